@@ -1,0 +1,240 @@
+//! What a subscription is and what it has done: the part of it that outlives it, for metrics.
+
+use std::panic::Location;
+
+use crossbeam_utils::CachePadded;
+
+use crate::age::Ages;
+use crate::clock::Clock;
+use crate::config::DeliveryMode;
+use crate::message::SubscriptionId;
+use crate::metrics::{SubscriptionMetrics, SubscriptionState};
+use crate::ring::Counts;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::weak::Arc;
+
+/// What does not change, and the counters.
+#[derive(Debug)]
+pub struct Account {
+    pub id: SubscriptionId,
+    pub name: Arc<str>,
+    pub filter: String,
+    pub mode: DeliveryMode,
+    pub subscribed_at: &'static Location<'static>,
+    pub capacity: usize,
+    pub max_pending: usize,
+    /// Written by the one thread that delivers.
+    pub worker: CachePadded<WorkerCounts>,
+    /// Written by whoever settles or discards.
+    pub shared: CachePadded<SharedCounts>,
+    pub ages: Option<Ages>,
+    /// `{ pushed, dropped }` of the ring at the end, when the ring is gone.
+    last: [AtomicU64; 2],
+}
+
+/// A counter with one writer at a time.
+#[derive(Debug, Default)]
+pub struct Tally(AtomicU64);
+
+impl Tally {
+    /// One more.
+    #[inline]
+    pub fn add(&self) {
+        // Relaxed: one writer. Release: a reader that sees a later event sees the earlier ones of this thread.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// So far.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Acquire: see `add`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A counter with many writers.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// One more.
+    #[inline]
+    pub fn add(&self) {
+        // AcqRel: as `Tally::add`, and the settlements of one thread are seen with those that it has seen.
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// So far.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Acquire: see `add`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Counted by the thread that delivers.
+#[derive(Debug, Default)]
+pub struct WorkerCounts {
+    /// Calls begun.
+    pub delivered: Tally,
+    pub redelivered: Tally,
+    pub failed: Tally,
+    pub panicked: Tally,
+    pub rejected: Tally,
+    /// Messages that became pending.
+    pub accepted: Tally,
+    pub dead: Tally,
+    pub dead_letter_failures: Tally,
+    /// `IDLE`, `IN_HANDLER` or `STALLED`.
+    state: AtomicU32,
+    /// The clock when the running call began.
+    since: AtomicU64,
+}
+
+/// Counted by any thread.
+#[derive(Debug, Default)]
+pub struct SharedCounts {
+    pub acked: Count,
+    /// Discarded from the queue.
+    pub discarded_queued: Count,
+    /// Discarded while pending.
+    pub discarded_pending: Count,
+    pub payload_panics: Count,
+}
+
+const IDLE: u32 = 0;
+const IN_HANDLER: u32 = 1;
+const STALLED: u32 = 2;
+
+impl WorkerCounts {
+    #[inline]
+    fn set_state(&self, state: u32) {
+        // Relaxed: one writer, and a reader wants the state of about now. Release: with the counts before it.
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Between calls.
+    #[inline]
+    pub fn idle(&self) {
+        self.set_state(IDLE);
+    }
+
+    /// A call begins; `now` is the clock, if it has been read.
+    #[inline]
+    pub fn in_handler(&self, now: Option<u64>) {
+        if let Some(now) = now {
+            // Relaxed: published by the state's Release.
+            self.since.store(now, Ordering::Relaxed);
+        }
+        self.set_state(IN_HANDLER);
+    }
+
+    /// No new message may be taken.
+    pub fn stalled(&self) {
+        self.set_state(STALLED);
+    }
+}
+
+impl Account {
+    #[allow(clippy::too_many_arguments, reason = "the one constructor of a plain record")]
+    pub fn new(
+        id: SubscriptionId,
+        name: Arc<str>,
+        filter: String,
+        mode: DeliveryMode,
+        subscribed_at: &'static Location<'static>,
+        capacity: usize,
+        max_pending: usize,
+        ages: Option<Ages>,
+    ) -> Self {
+        let (worker, shared) = (CachePadded::default(), CachePadded::default());
+        let last = [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { id, name, filter, mode, subscribed_at, capacity, max_pending, worker, shared, ages, last }
+    }
+
+    /// Messages pending now.
+    #[inline]
+    pub fn pending(&self) -> usize {
+        if self.mode == DeliveryMode::AtMostOnce {
+            return 0;
+        }
+        // What has left is read before what came in, so a difference is never negative but for moments; clamped for those.
+        let settled = self.shared.acked.get()
+            + self.worker.rejected.get()
+            + self.worker.dead.get()
+            + self.shared.discarded_pending.get();
+        let pending = self.worker.accepted.get().saturating_sub(settled);
+        usize::try_from(pending).unwrap_or(usize::MAX)
+    }
+
+    /// Keeps the ring's last counts.
+    pub fn close(&self, counts: Counts) {
+        // Release: read by whoever sees the end, or the subscription gone.
+        self.last[0].store(counts.pushed, Ordering::Release);
+        self.last[1].store(counts.dropped, Ordering::Release);
+    }
+
+    /// The ring's last counts.
+    pub fn last_counts(&self) -> Counts {
+        // Acquire: see `close`.
+        let [pushed, dropped] = [0, 1].map(|at: usize| self.last[at].load(Ordering::Acquire));
+        Counts { pushed, dropped, depth: 0 }
+    }
+
+    /// Everything, with the ring's `counts` and the age of its oldest message.
+    pub fn metrics(&self, counts: Counts, oldest_queued_age: Option<u64>, ended: bool) -> SubscriptionMetrics {
+        let (worker, shared) = (&self.worker, &self.shared);
+        // Acquire: with the counts before it.
+        let (state, in_hand) = match worker.state.load(Ordering::Acquire) {
+            _ if ended => (SubscriptionState::Ended, 0),
+            IN_HANDLER => {
+                // Relaxed: published by the state.
+                let since = std::time::Duration::from_nanos(worker.since.load(Ordering::Relaxed));
+                (SubscriptionState::InHandler { since }, 1)
+            }
+            STALLED => (SubscriptionState::StalledAtPendingLimit, 0),
+            _ => (SubscriptionState::Idle, 0),
+        };
+        SubscriptionMetrics {
+            id: self.id,
+            name: self.name.to_string(),
+            filter: self.filter.clone(),
+            mode: self.mode,
+            subscribed_at: self.subscribed_at,
+            state,
+            capacity: self.capacity,
+            depth: counts.depth,
+            max_pending: self.max_pending,
+            pending: self.pending().min(self.max_pending),
+            in_hand,
+            enqueued: counts.pushed,
+            delivered: worker.delivered.get(),
+            redelivered: worker.redelivered.get(),
+            failed: worker.failed.get(),
+            panicked: worker.panicked.get(),
+            rejected: worker.rejected.get(),
+            dropped: counts.dropped,
+            discarded: shared.discarded_queued.get() + shared.discarded_pending.get(),
+            acked: shared.acked.get(),
+            dead: worker.dead.get(),
+            dead_letter_failures: worker.dead_letter_failures.get(),
+            payload_panics: shared.payload_panics.get(),
+            age: self.ages.as_ref().and_then(Ages::summary),
+            oldest_queued_age: oldest_queued_age.map(std::time::Duration::from_nanos),
+        }
+    }
+
+    /// Records the age of a message with the stamp `tag`, at delivery; the clock as read for it.
+    #[inline]
+    pub fn record_age(&self, tag: u64, clock: &Clock) -> Option<(u64, u64)> {
+        if tag == 0 {
+            return None;
+        }
+        let now = clock.nanos();
+        let age = now.saturating_sub(tag - 1);
+        if let Some(ages) = &self.ages {
+            ages.record(age);
+        }
+        Some((age, now))
+    }
+}

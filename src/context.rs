@@ -1,0 +1,148 @@
+//! What the topics and subscriptions of one broker share.
+
+use std::collections::BTreeMap;
+
+use crate::account::Count;
+use crate::buffer::Pool;
+use crate::clock::Clock;
+use crate::config::TimeStamps;
+use crate::event::Event;
+use crate::panics::contain;
+use crate::subscription::Core;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::weak::Arc;
+use crate::topic::{TopicCore, Wait};
+
+/// The hook of a broker.
+pub type Hook = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// What needs `T: Clone` where no bound says so: a receiver's calls have none.
+pub struct Payload<T> {
+    pub clone: fn(&T) -> T,
+    /// Publishes a dead letter, also after a shutdown; gives it back if its topic has been removed.
+    pub publish: fn(&TopicCore<T>, T) -> Result<(), T>,
+}
+
+impl<T: Clone> Payload<T> {
+    pub fn new() -> Self {
+        let publish = |topic: &TopicCore<T>, payload| match topic.publish(payload, Wait::Yes, true) {
+            Ok(_) => Ok(()),
+            Err((payload, _)) => Err(payload),
+        };
+        Self { clone: T::clone, publish }
+    }
+}
+
+/// Clock, hook, pool, totals, and the subscriptions that have not ended.
+pub struct Context<T> {
+    pub name: String,
+    pub clock: Clock,
+    pub stamps: TimeStamps,
+    pub hook: Option<Hook>,
+    pub pool: Pool<T>,
+    pub payload: Payload<T>,
+    /// `Broker` and `Topic` handles.
+    handles: AtomicUsize,
+    next_id: AtomicU64,
+    /// Shut down. Raised under the lock of `members`, and of the registry.
+    closed: AtomicBool,
+    pub members: Mutex<Members<T>>,
+    pub payload_panics: Count,
+    pub hook_panics: Count,
+}
+
+/// The subscriptions that have not ended, and what ended ones leave behind.
+pub struct Members<T> {
+    pub cores: BTreeMap<u64, Arc<Core<T>>>,
+    /// Of those that have ended.
+    pub dropped: u64,
+    pub payload_panics: u64,
+}
+
+impl<T> Context<T> {
+    pub fn new(name: String, clock: Clock, stamps: TimeStamps, hook: Option<Hook>) -> Self
+    where
+        T: Clone,
+    {
+        let cores = BTreeMap::new();
+        Self {
+            name,
+            clock,
+            stamps,
+            hook,
+            pool: Pool::new(8),
+            payload: Payload::new(),
+            handles: AtomicUsize::new(1),
+            next_id: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            members: Mutex::new(Members { cores, dropped: 0, payload_panics: 0 }),
+            payload_panics: Count::default(),
+            hook_panics: Count::default(),
+        }
+    }
+
+    /// A number for a new subscription.
+    pub fn new_id(&self) -> u64 {
+        // Relaxed: only its uniqueness matters.
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether it has been shut down.
+    pub fn is_closed(&self) -> bool {
+        // Acquire (SHUTDOWN): whoever sees it sees what was done before.
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Shuts it down: no subscription is admitted any more. False if it was before.
+    pub fn close(&self) -> bool {
+        let _members = self.members.lock();
+        // Release (SHUTDOWN).
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// One more `Broker` or `Topic` handle, from one that exists.
+    pub fn add_handle(&self) {
+        // Relaxed: as a reference count, a new one is made from an old one.
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more handle, unless the last is gone.
+    pub fn try_add_handle(&self) -> bool {
+        // Relaxed: what the last handle did is not looked at here.
+        let more = |handles| if handles == 0 { None } else { Some(handles + 1) };
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Runs the hook, if there is one; its panic is counted.
+    pub fn emit(&self, event: impl FnOnce() -> Event) {
+        if let Some(hook) = &self.hook
+            && contain(|| hook(&event())).is_err()
+        {
+            self.hook_panics.add();
+        }
+    }
+
+    /// All subscriptions that have not ended.
+    pub fn cores(&self) -> Vec<Arc<Core<T>>> {
+        self.members.lock().cores.values().cloned().collect()
+    }
+}
+
+impl<T> Context<T> {
+    /// One handle less. With the last one, every subscription is told that nobody is left who could publish.
+    pub fn drop_handle(&self) {
+        // AcqRel (HANDLES): whoever drops the last one has seen all that was done through the others.
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            for core in self.cores() {
+                core.orphan();
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Context<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("name", &self.name).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}

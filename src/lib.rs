@@ -1,0 +1,64 @@
+#![doc = include_str!("../README.md")]
+//! # Where things are
+//!
+//! Layers point downwards. Unsafe code is in the files marked `*`, each block with its argument, and nowhere else.
+//!
+//! ```text
+//! layer 3   lib ── broker/{mod, builder, subscribe, shutdown} ── registry ── receiver
+//! layer 2   topic/{mod, publish, handle} ── subscription/{mod, handle} ── station ── worker ── redelivery ── message
+//!           context ── account ── metrics ── config ── event ── error
+//! layer 1   ring/{mod*, word} ── pending* ── sequencer* ── buffer* ── parker ── control ── snapshot ── age
+//! layer 0   sync/{mod, std*, loom, futex} ── clock ── backoff ── panics ── name
+//! ```
+#![deny(unsafe_code)]
+#![cfg_attr(loom, allow(dead_code, clippy::disallowed_types))]
+
+mod account;
+mod age;
+mod backoff;
+mod broker;
+#[allow(unsafe_code)]
+mod buffer;
+mod clock;
+mod config;
+mod context;
+mod control;
+mod error;
+mod event;
+mod message;
+mod metrics;
+mod name;
+mod panics;
+mod parker;
+#[allow(unsafe_code)]
+mod pending;
+mod receiver;
+mod redelivery;
+mod registry;
+#[allow(unsafe_code)]
+mod ring;
+#[allow(unsafe_code)]
+mod sequencer;
+mod snapshot;
+mod station;
+mod subscription;
+#[allow(unsafe_code)]
+mod sync;
+mod topic;
+mod worker;
+
+pub use broker::{Broker, BrokerBuilder, Shutdown, ShutdownReport, WeakBroker};
+pub use clock::{Clock, ManualClock};
+pub use config::{
+    AckPolicy, DeliveryMode, IntoOutcome, Outcome, SubscriptionConfig, TimeStamps, WaitStrategy,
+};
+pub use error::{
+    AckError, BatchError, NameError, NameErrorReason, PublishError, PublishErrorKind, RecvError, RecvTimeoutError,
+    RemoveTopicError, SubscribeError, TopicError, TryPublishError, TryRecvError,
+};
+pub use event::{Event, EventKind};
+pub use message::{Acker, Message, MessageId, Received, SubscriptionId};
+pub use metrics::{AgeSummary, BrokerMetrics, SubscriptionMetrics, SubscriptionState, TopicMetrics};
+pub use receiver::Receiver;
+pub use subscription::{DrainReport, Subscription, SubscriptionRef};
+pub use topic::{Published, PublishedBatch, Topic, WeakTopic};

@@ -1,0 +1,270 @@
+//! A message as a handler or a receiver's caller sees it, and its ack from anywhere.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::clock::nanoseconds;
+use crate::error::AckError;
+use crate::pending::{BACKOFF, Ticket};
+use crate::ring::Taken;
+use crate::subscription::{Core, SubscriptionRef};
+use crate::sync::weak::{Arc, Weak};
+
+/// Names a subscription of a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscriptionId(pub(crate) u64);
+
+impl fmt::Display for SubscriptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Names a message within its subscription, the same at every redelivery. (Its `seq` would not do: in a subscription to a pattern it repeats
+/// from topic to topic.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageId {
+    pub(crate) subscription: SubscriptionId,
+    pub(crate) ticket: Ticket,
+}
+
+/// What a message carries beside its payload.
+#[derive(Debug, Clone, Copy)]
+pub struct Meta {
+    pub ticket: Ticket,
+    pub seq: u64,
+    pub attempt: u32,
+    pub dropped_before: u64,
+    pub age: Option<u64>,
+}
+
+/// A message in a handler call. Derefs to its payload, which stays in its slot: the handler borrows it.
+pub struct Message<T> {
+    core: Arc<Core<T>>,
+    held: Option<Taken<T>>,
+    meta: Meta,
+}
+
+impl<T> Message<T> {
+    /// The one message of a worker, refilled for each call.
+    pub(crate) fn empty(core: Arc<Core<T>>) -> Self {
+        let ticket = Ticket { entry: 0, generation: 0 };
+        Self { core, held: None, meta: Meta { ticket, seq: 0, attempt: 0, dropped_before: 0, age: None } }
+    }
+
+    pub(crate) fn fill(&mut self, held: Taken<T>, meta: Meta) {
+        (self.held, self.meta) = (Some(held), meta);
+    }
+
+    pub(crate) fn take(&mut self) -> Taken<T> {
+        self.held.take().expect("a message is filled while its call runs")
+    }
+
+    /// Its payload, cloned. (An associated function, so that it never hides a method of the payload.)
+    pub fn cloned(this: &Self) -> T
+    where
+        T: Clone,
+    {
+        this.payload().clone()
+    }
+}
+
+impl<T> Deref for Message<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.payload()
+    }
+}
+
+impl<T> Message<T> {
+    /// The payload.
+    #[inline]
+    pub fn payload(&self) -> &T {
+        self.held.as_deref().expect("a message is filled while its call runs")
+    }
+}
+
+/// A message that a receiver returned; it owns its payload.
+pub struct Received<T> {
+    core: Arc<Core<T>>,
+    payload: T,
+    meta: Meta,
+}
+
+impl<T> Received<T> {
+    pub(crate) fn new(core: Arc<Core<T>>, payload: T, meta: Meta) -> Self {
+        Self { core, payload, meta }
+    }
+
+    /// The payload, moved out.
+    pub fn into_payload(self) -> T {
+        self.payload
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &T {
+        &self.payload
+    }
+
+    /// Its payload, cloned.
+    pub fn cloned(this: &Self) -> T
+    where
+        T: Clone,
+    {
+        this.payload.clone()
+    }
+}
+
+impl<T> Deref for Received<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.payload
+    }
+}
+
+macro_rules! accessors {
+    ($name:ident) => {
+        impl<T> $name<T> {
+            /// Names it within its subscription.
+            pub fn id(&self) -> MessageId {
+                MessageId { subscription: self.core.account.id, ticket: self.meta.ticket }
+            }
+
+            /// Its number in its topic: from 0, without holes; what is missing between two messages was dropped.
+            #[inline]
+            pub fn seq(&self) -> u64 {
+                self.meta.seq
+            }
+
+            /// The topic that it was published on.
+            pub fn topic(&self) -> &str {
+                &self.core.origin().name
+            }
+
+            /// Which topic of that name: grows each time a removed name is created again, and `seq` starts anew.
+            pub fn incarnation(&self) -> u64 {
+                self.core.origin().incarnation
+            }
+
+            /// Which delivery of it this is, from 1.
+            pub fn attempt(&self) -> u32 {
+                self.meta.attempt
+            }
+
+            /// How many messages were evicted from the ring between the one that was taken before and this one; 0 at a redelivery. With one
+            /// topic: `seq` minus the previous `seq` minus 1.
+            pub fn dropped_before(&self) -> u64 {
+                self.meta.dropped_before
+            }
+
+            /// From publish to this call, if the message has a time stamp (see [`TimeStamps`](crate::TimeStamps)).
+            pub fn age(&self) -> Option<Duration> {
+                self.meta.age.map(Duration::from_nanos)
+            }
+
+            /// Settles the message. One compare-and-swap.
+            ///
+            /// # Errors
+            ///
+            /// [`AckError::NotPending`] if it is settled or was nacked; always in at-most-once mode.
+            pub fn ack(&self) -> Result<(), AckError> {
+                self.core.ack(self.id())
+            }
+
+            /// Has the message delivered again after `delay`; `None`: after the configured back-off. Not counted as a failure.
+            ///
+            /// # Errors
+            ///
+            /// [`AckError::NotPending`] if it is settled or put back already; always in at-most-once mode.
+            pub fn nack(&self, delay: Option<Duration>) -> Result<(), AckError> {
+                self.core.nack(self.id(), delay)
+            }
+
+            /// A handle that settles the message from anywhere, later. It keeps nothing alive. Costs a reference count.
+            pub fn acker(&self) -> Acker {
+                Acker { core: self.core.settler.clone(), id: self.id() }
+            }
+
+            /// A weak handle to the subscription.
+            pub fn subscription(&self) -> SubscriptionRef<T> {
+                self.core.handle()
+            }
+        }
+
+        impl<T: fmt::Debug> fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("topic", &self.topic())
+                    .field("seq", &self.meta.seq)
+                    .field("attempt", &self.meta.attempt)
+                    .field("payload", self.payload())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+accessors!(Message);
+accessors!(Received);
+
+/// Settling by id, without the payload's type.
+pub trait Settle: Send + Sync {
+    /// Acks a message.
+    fn ack(&self, id: MessageId) -> Result<(), AckError>;
+    /// Nacks it; the delay as the interface has it.
+    fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError>;
+}
+
+/// The delay of a nack, as the pending table has it.
+pub fn nack_delay(delay: Option<Duration>) -> u64 {
+    match delay.map(nanoseconds) {
+        None => BACKOFF,
+        // The number that means "as configured" is 584 years, too: as good as never.
+        Some(BACKOFF) => BACKOFF + 1,
+        Some(nanos) => nanos,
+    }
+}
+
+/// Settles one message from any thread, at any time. It keeps neither the subscription nor the payload alive.
+#[derive(Clone)]
+pub struct Acker {
+    core: Weak<dyn Settle>,
+    id: MessageId,
+}
+
+impl Acker {
+    /// The message.
+    pub fn id(&self) -> MessageId {
+        self.id
+    }
+
+    /// Settles the message. An ack that comes late, after the timeout has put the message back, still settles it, and no further delivery begins. The
+    /// payload is dropped on this thread, unless a call runs.
+    ///
+    /// # Errors
+    ///
+    /// [`AckError::NotPending`] if it is settled or was nacked; [`AckError::Closed`] after the subscription's end.
+    pub fn ack(&self) -> Result<(), AckError> {
+        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.ack(self.id))
+    }
+
+    /// Has the message delivered again after `delay`; `None`: after the configured back-off.
+    ///
+    /// # Errors
+    ///
+    /// [`AckError::NotPending`] if it is settled or put back already; [`AckError::Closed`] after the subscription's end.
+    pub fn nack(&self, delay: Option<Duration>) -> Result<(), AckError> {
+        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.nack(self.id, delay))
+    }
+}
+
+impl fmt::Debug for Acker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acker").field("id", &self.id).finish_non_exhaustive()
+    }
+}

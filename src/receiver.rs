@@ -1,0 +1,148 @@
+//! The pull form of a subscription: the caller's thread is its worker.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{AckError, RecvError, RecvTimeoutError, TryRecvError};
+use crate::message::{MessageId, Received};
+use crate::metrics::SubscriptionMetrics;
+use crate::station::{Next, Sleep, Station};
+use crate::subscription::SubscriptionRef;
+use crate::sync::time::Instant;
+
+/// A subscription without a thread: its owner takes the messages. `Send`, not `Clone`; dropping it ends the subscription, and
+/// discards and counts what is queued and pending.
+///
+/// Redelivery, dead letters and hooks happen inside its calls. At-least-once: a message is pending from the call that returned it (which
+/// clones the payload, since it may have to be delivered again) until it is settled, its ack timeout runs from then, and dropping a
+/// [`Received`] settles nothing.
+pub struct Receiver<T> {
+    station: Station<T>,
+}
+
+/// What a look gave.
+enum Look<T> {
+    Message(Received<T>),
+    Nothing(Sleep),
+    Closed,
+}
+
+impl<T> Receiver<T> {
+    pub(crate) fn new(station: Station<T>) -> Self {
+        Self { station }
+    }
+
+    #[inline]
+    fn look(&mut self) -> Look<T> {
+        loop {
+            match self.station.next() {
+                Next::Deliver(taken, meta) => {
+                    self.station.begin(&meta);
+                    if let Some(payload) = self.station.hand_out(meta.ticket, taken) {
+                        return Look::Message(Received::new(self.station.core.clone(), payload, meta));
+                    }
+                }
+                Next::Wait(sleep) => return Look::Nothing(sleep),
+                Next::End => {
+                    self.station.core.finish();
+                    return Look::Closed;
+                }
+            }
+        }
+    }
+
+    /// The next message, if one waits. At most once: one compare-and-swap; no syscall.
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError::Empty`], [`TryRecvError::PendingLimit`] or [`TryRecvError::Closed`].
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Received<T>, TryRecvError> {
+        match self.look() {
+            Look::Message(message) => Ok(message),
+            Look::Nothing(sleep) if sleep.stalled => Err(TryRecvError::PendingLimit),
+            Look::Nothing(_) => Err(TryRecvError::Empty),
+            Look::Closed => Err(TryRecvError::Closed),
+        }
+    }
+
+    /// The next message; waits for it, as the subscription's wait strategy says.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Closed`].
+    pub fn recv(&mut self) -> Result<Received<T>, RecvError> {
+        loop {
+            match self.look() {
+                Look::Message(message) => return Ok(message),
+                Look::Nothing(sleep) => self.station.wait(sleep, None),
+                Look::Closed => return Err(RecvError::Closed),
+            }
+        }
+    }
+
+    /// The next message; waits for it for `limit` of real time at most (whatever the broker's clock is).
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError::Timeout`] or [`RecvTimeoutError::Closed`].
+    pub fn recv_timeout(&mut self, limit: Duration) -> Result<Received<T>, RecvTimeoutError> {
+        // What no clock can hold never comes.
+        let limit = Instant::now().checked_add(limit);
+        loop {
+            match self.look() {
+                Look::Message(message) => return Ok(message),
+                Look::Nothing(_) if limit.is_some_and(|limit| Instant::now() >= limit) => {
+                    return Err(RecvTimeoutError::Timeout);
+                }
+                Look::Nothing(sleep) => self.station.wait(sleep, limit),
+                Look::Closed => return Err(RecvTimeoutError::Closed),
+            }
+        }
+    }
+
+    /// The messages, one after the other, each waited for; ends when the subscription does.
+    pub fn iter(&mut self) -> impl Iterator<Item = Received<T>> + '_ {
+        std::iter::from_fn(|| self.recv().ok())
+    }
+
+    /// A weak handle to the subscription.
+    pub fn handle(&self) -> SubscriptionRef<T> {
+        self.station.core.handle()
+    }
+
+    /// Its numbers.
+    pub fn metrics(&self) -> SubscriptionMetrics {
+        self.station.core.metrics()
+    }
+
+    /// Settles a message by its id. One compare-and-swap.
+    ///
+    /// # Errors
+    ///
+    /// [`AckError::NotPending`] if it is settled, nacked, another subscription's or unknown; [`AckError::Closed`] after the end.
+    pub fn ack(&self, id: MessageId) -> Result<(), AckError> {
+        self.station.core.ack(id)
+    }
+
+    /// Has a message delivered again after `delay`; `None`: after the configured back-off.
+    ///
+    /// # Errors
+    ///
+    /// As [`Receiver::ack`]; also [`AckError::NotPending`] if it was put back already.
+    pub fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError> {
+        self.station.core.nack(id, delay)
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.station.core.stop();
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.station.core.fmt(f)
+    }
+}
