@@ -182,7 +182,12 @@ impl Account {
     }
 
     /// Everything, with the ring's `counts` and the age of its oldest message.
-    pub fn metrics(&self, counts: Counts, oldest_queued_age: Option<u64>, ended: bool) -> SubscriptionMetrics {
+    pub fn metrics(
+        &self,
+        counts: Counts,
+        oldest_queued_age: Option<u64>,
+        ended: bool,
+    ) -> SubscriptionMetrics {
         let (worker, shared) = (&self.worker, &self.shared);
         // Acquire: with the counts before it.
         let (state, in_hand) = match worker.state.load(Ordering::Acquire) {

@@ -68,7 +68,8 @@ impl Ages {
     /// The summary; `None` before the first age.
     pub fn summary(&self) -> Option<AgeSummary> {
         // Relaxed: see `record`.
-        let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Ordering::Relaxed).into()).collect();
+        let counts: Vec<u64> =
+            self.buckets.iter().map(|count| count.load(Ordering::Relaxed).into()).collect();
         let total: u64 = counts.iter().sum();
         let max = self.max.load(Ordering::Relaxed);
         let quantile = |thousandths: u64| {

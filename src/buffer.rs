@@ -13,13 +13,46 @@ use crate::panics::drop_contained;
 
 const WORDS: usize = 128;
 
-/// A pool of heap arrays for what does not fit the stack.
-pub type Pool<T> = ArrayQueue<Vec<MaybeUninit<T>>>;
+/// Evicted values that fit the stack with the names of their owners.
+const OWNERS: usize = 32;
+
+/// Empty arrays, kept for what does not fit the stack.
+#[derive(Debug)]
+pub struct Pool<T> {
+    values: ArrayQueue<Vec<T>>,
+    owners: ArrayQueue<Vec<u64>>,
+}
+
+impl<T> Pool<T> {
+    /// Keeps `count` arrays at most.
+    pub fn new(count: usize) -> Self {
+        Self { values: ArrayQueue::new(count), owners: ArrayQueue::new(count) }
+    }
+
+    /// An empty array.
+    pub fn take(&self) -> Vec<T> {
+        self.values.pop().unwrap_or_default()
+    }
+
+    /// Gives one back.
+    pub fn give(&self, values: Vec<T>) {
+        debug_assert!(values.is_empty());
+        if values.capacity() > 0 {
+            // Dropped if the pool is full.
+            let _ = self.values.push(values);
+        }
+    }
+}
 
 /// The array: 1 KiB on the stack if that is enough, else from the pool.
 pub struct Buffer<T> {
     stack: MaybeUninit<[u64; WORDS]>,
-    heap: Vec<MaybeUninit<T>>,
+    stack_owners: MaybeUninit<[u64; OWNERS]>,
+    /// Empty as far as `Vec` knows: its spare capacity is the array.
+    heap: Vec<T>,
+    owners: Vec<u64>,
+    /// Which of the two arrays it is.
+    on_heap: bool,
     /// Evicted values are at `..evicted`, clones at `next..end`; `evicted <= next`.
     evicted: usize,
     next: usize,
@@ -30,22 +63,46 @@ impl<T> Buffer<T> {
     const ON_STACK: usize = {
         if align_of::<T>() > align_of::<u64>() {
             0
-        } else if size_of::<T>() == 0 {
-            usize::MAX
         } else {
-            WORDS * size_of::<u64>() / size_of::<T>()
+            let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
+            let places = WORDS * size_of::<u64>() / size;
+            if std::mem::needs_drop::<T>() && places > OWNERS { OWNERS } else { places }
         }
     };
 
     /// An empty buffer for a publish of `payloads`. Costs nothing.
     #[inline(always)]
     pub fn new(payloads: usize) -> Self {
-        Self { stack: MaybeUninit::uninit(), heap: Vec::new(), evicted: 0, next: payloads, end: payloads }
+        Self {
+            stack: MaybeUninit::uninit(),
+            stack_owners: MaybeUninit::uninit(),
+            heap: Vec::new(),
+            owners: Vec::new(),
+            on_heap: false,
+            evicted: 0,
+            next: payloads,
+            end: payloads,
+        }
     }
 
     #[inline(always)]
     fn base(&mut self) -> *mut T {
-        if self.heap.is_empty() { self.stack.as_mut_ptr().cast() } else { self.heap.as_mut_ptr().cast() }
+        if self.on_heap { self.heap.as_mut_ptr() } else { self.stack.as_mut_ptr().cast() }
+    }
+
+    #[inline(always)]
+    fn owners(&mut self) -> *mut u64 {
+        if self.on_heap { self.owners.as_mut_ptr() } else { self.stack_owners.as_mut_ptr().cast() }
+    }
+
+    /// Whether the array has this many places, with their owners.
+    #[inline(always)]
+    pub fn has_room(&self, places: usize) -> bool {
+        if !self.on_heap {
+            return places <= Self::ON_STACK;
+        }
+        // A vector of values without a size has room for all of them, but their owners have a size.
+        places <= self.heap.capacity() && (!std::mem::needs_drop::<T>() || places <= self.owners.capacity())
     }
 
     /// Clones that are ready.
@@ -60,7 +117,7 @@ impl<T> Buffer<T> {
     pub fn fill(&mut self, clones: usize, pool: &Pool<T>, mut make: impl FnMut(usize) -> T) {
         debug_assert!(self.evicted == 0);
         let places = self.next + clones;
-        if places > Self::ON_STACK && places > self.heap.len() {
+        if !self.has_room(places) {
             self.grow(places, pool);
         }
         while self.end < places {
@@ -76,19 +133,19 @@ impl<T> Buffer<T> {
     /// An array of `places`, with what is in the old one moved over.
     #[cold]
     fn grow(&mut self, places: usize, pool: &Pool<T>) {
-        let mut heap = pool.pop().unwrap_or_default();
-        heap.clear();
+        let mut heap = pool.take();
         heap.reserve(places);
-        // SAFETY: 1. reserved. 2. `MaybeUninit` needs no initialisation.
-        unsafe { heap.set_len(places) };
+        if std::mem::needs_drop::<T>() {
+            // No owner is written yet: nothing is evicted before the last clone is made.
+            self.owners = pool.owners.pop().unwrap_or_default();
+            self.owners.reserve(places);
+        }
         if self.end > self.next {
             // SAFETY: clones have been made, so the old array has `end` places, and the new one has more; they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.base(), heap.as_mut_ptr().cast(), self.end) };
+            unsafe { std::ptr::copy_nonoverlapping(self.base(), heap.as_mut_ptr(), self.end) };
         }
-        let old = std::mem::replace(&mut self.heap, heap);
-        if old.capacity() > 0 {
-            let _ = pool.push(old);
-        }
+        pool.give(std::mem::replace(&mut self.heap, heap));
+        self.on_heap = true;
     }
 
     /// The next clone.
@@ -106,63 +163,70 @@ impl<T> Buffer<T> {
         unsafe { place.read() }
     }
 
-    /// Keeps an evicted value for [`Self::clear`]: one at most for each payload and each clone taken so far.
+    /// Keeps a value that was evicted from `owner`'s ring for [`Self::clear`]: one at most for each payload and each clone taken so far.
     ///
     /// # Panics
     ///
     /// If there is no place for it: a fault of this crate.
     #[inline(always)]
-    pub fn keep(&mut self, value: T) {
-        assert!(self.evicted < self.next && self.has_room(self.evicted + 1), "an evicted value has no place");
+    pub fn keep(&mut self, value: T, owner: u64) {
+        assert!(std::mem::needs_drop::<T>() && self.evicted < self.next, "an evicted value has no place");
+        assert!(self.has_room(self.evicted + 1), "an evicted value has no place");
         // SAFETY: inside the array, by the second assertion.
         let place = unsafe { self.base().add(self.evicted) };
         // SAFETY: before `next`, by the first assertion, and not before `evicted`, so the place holds nothing.
         unsafe { place.write(value) };
+        // SAFETY: there are as many owners as places, for values that need to be dropped: the others are not kept.
+        let place = unsafe { self.owners().add(self.evicted) };
+        // SAFETY: inside the array.
+        unsafe { place.write(owner) };
         self.evicted += 1;
     }
 
-    /// Whether the array has this many places.
-    #[inline(always)]
-    pub fn has_room(&self, places: usize) -> bool {
-        places <= Self::ON_STACK || places <= self.heap.len()
-    }
-
-    /// Drops what is left, each value contained, and gives the array back; the number of destructors that panicked. Outside the
-    /// sequencer only.
+    /// Drops what is left, each value contained, and gives the arrays back; `panicked` hears of each destructor that panicked: whose
+    /// value it was, or `None` for a clone that nobody got. Outside the sequencer only.
     #[inline]
-    pub fn clear(&mut self, pool: &Pool<T>) -> u64 {
-        let panics = self.drop_values();
-        if self.heap.capacity() > 0 {
-            let heap = std::mem::take(&mut self.heap);
-            let _ = pool.push(heap);
+    pub fn clear(&mut self, pool: &Pool<T>, panicked: impl FnMut(Option<u64>)) {
+        self.drop_values(panicked);
+        if std::mem::take(&mut self.on_heap) {
+            pool.give(std::mem::take(&mut self.heap));
+            let owners = std::mem::take(&mut self.owners);
+            if owners.capacity() > 0 {
+                let _ = pool.owners.push(owners);
+            }
         }
-        panics
     }
 
     #[inline]
-    fn drop_values(&mut self) -> u64 {
-        let mut panics = 0;
+    fn drop_values(&mut self, mut panicked: impl FnMut(Option<u64>)) {
         let (evicted, next, end) = (self.evicted, self.next, self.end);
+        // Forgotten first: nothing is looked at twice, whatever happens.
+        (self.evicted, self.end) = (0, next);
         if std::mem::needs_drop::<T>() {
-            // Forgotten first: a destructor that comes back here finds nothing.
-            (self.evicted, self.end) = (0, next);
             for at in (0..evicted).chain(next..end) {
                 // SAFETY: inside the array.
                 let place = unsafe { self.base().add(at) };
                 // SAFETY: it holds a value, which is not looked at again.
                 let value = unsafe { place.read() };
-                panics += u64::from(drop_contained(value));
+                if drop_contained(value) {
+                    panicked((at < evicted).then(|| self.owner(at)));
+                }
             }
         }
-        (self.evicted, self.end) = (0, next);
-        panics
+    }
+
+    fn owner(&mut self, at: usize) -> u64 {
+        // SAFETY: the caller's place holds an evicted value, so it is inside the array.
+        let place = unsafe { self.owners().add(at) };
+        // SAFETY: written with the value.
+        unsafe { place.read() }
     }
 }
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if std::mem::needs_drop::<T>() {
-            self.drop_values();
+            self.drop_values(|_| ());
         }
     }
 }
@@ -170,7 +234,10 @@ impl<T> Drop for Buffer<T> {
 impl<T> std::fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { evicted, next, end, .. } = self;
-        f.debug_struct("Buffer").field("evicted", evicted).field("clones", &(next..end)).finish_non_exhaustive()
+        f.debug_struct("Buffer")
+            .field("evicted", evicted)
+            .field("clones", &(next..end))
+            .finish_non_exhaustive()
     }
 }
 
@@ -183,6 +250,11 @@ mod tests {
     fn round<T>(n: usize, make: impl Fn() -> T) {
         let pool = Pool::new(2);
         for _ in 0..3 {
+            let keep = |buffer: &mut Buffer<T>| {
+                if std::mem::needs_drop::<T>() {
+                    buffer.keep(make(), 7);
+                }
+            };
             let mut buffer = Buffer::new(2);
             buffer.fill(n, &pool, |_| make());
             buffer.fill(2 * n - 2, &pool, |_| make());
@@ -190,11 +262,11 @@ mod tests {
             for _payload in 0..2 {
                 for _ in 1..n {
                     drop(buffer.take());
-                    buffer.keep(make());
+                    keep(&mut buffer);
                 }
-                buffer.keep(make());
+                keep(&mut buffer);
             }
-            assert_eq!(buffer.clear(&pool), 0);
+            buffer.clear(&pool, |_| unreachable!("no destructor panics"));
         }
     }
 
@@ -225,8 +297,40 @@ mod tests {
         let pool: Pool<String> = Pool::new(1);
         let mut buffer = Buffer::new(1);
         buffer.fill(99, &pool, |_| String::new());
-        buffer.clear(&pool);
-        assert_eq!(pool.len(), 1);
+        buffer.clear(&pool, |_| unreachable!("no destructor panics"));
+        assert_eq!((pool.values.len(), pool.owners.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_panic_is_told_with_its_owner() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("bomb");
+            }
+        }
+        for n in [3, 100] {
+            let pool = Pool::new(1);
+            let mut buffer = Buffer::new(1);
+            buffer.fill(n, &pool, |_| Bomb);
+            for owner in 0..n as u64 - 1 {
+                std::mem::forget(buffer.take());
+                buffer.keep(Bomb, owner);
+            }
+            let mut told = Vec::new();
+            buffer.clear(&pool, |owner| told.push(owner));
+            assert_eq!(told, (0..n as u64 - 1).map(Some).chain([None]).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_payload_without_a_size_has_places_too() {
+        struct Unsized;
+        impl Drop for Unsized {
+            fn drop(&mut self) {}
+        }
+        round(2, || Unsized);
+        round(500, || Unsized);
     }
 
     #[test]

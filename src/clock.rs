@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::time::Instant;
+use crate::sync::time::{self, Instant};
 use crate::sync::weak::{Arc, Weak};
 
 /// A time that does not come.
@@ -51,11 +51,13 @@ impl Clock {
         Duration::from_nanos(self.nanos())
     }
 
-    /// The time since this clock's start, in nanoseconds; always below [`NEVER`].
+    /// The time since this clock's start, in nanoseconds; never the last one.
     #[inline]
     pub fn nanos(&self) -> u64 {
         match &self.0 {
-            Source::System { start } => nanoseconds(Instant::now().saturating_duration_since(*start)).min(NEVER - 1),
+            Source::System { start } => {
+                nanoseconds(time::now().saturating_duration_since(*start)).min(NEVER - 1)
+            }
             Source::Manual(clock) => clock.nanos(),
         }
     }
@@ -79,7 +81,7 @@ impl Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Self(Source::System { start: Instant::now() })
+        Self(Source::System { start: time::now() })
     }
 }
 

@@ -267,7 +267,10 @@ impl SubscriptionConfig {
             return invalid("max_deliveries", "it must be at least 1");
         }
         if self.ack_timeout == Some(Duration::ZERO) {
-            return invalid("ack_timeout", "every message would expire at once; `Duration::MAX` never expires");
+            return invalid(
+                "ack_timeout",
+                "every message would expire at once; `Duration::MAX` never expires",
+            );
         }
         let (first, most) = self.backoff.unwrap_or((Duration::from_millis(1), Duration::from_secs(1)));
         if first > most {

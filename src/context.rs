@@ -6,6 +6,7 @@ use crate::account::Count;
 use crate::buffer::Pool;
 use crate::clock::Clock;
 use crate::config::TimeStamps;
+use crate::control::STOP;
 use crate::event::Event;
 use crate::panics::contain;
 use crate::subscription::Core;
@@ -94,10 +95,16 @@ impl<T> Context<T> {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Shuts it down: no subscription is admitted any more. False if it was before.
-    pub fn close(&self) -> bool {
-        let _members = self.members.lock();
-        // Release (SHUTDOWN).
+    /// Shuts it down: no subscription is admitted any more. If it is to `stop` them all, none begins another call once it says that it is closed.
+    /// False if it was before.
+    pub fn close(&self, stop: bool) -> bool {
+        let members = self.members.lock();
+        if stop {
+            for core in members.cores.values() {
+                core.control.raise(STOP);
+            }
+        }
+        // Release (SHUTDOWN). Acquire is for its own sake: one call is the first.
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
@@ -123,6 +130,20 @@ impl<T> Context<T> {
         }
     }
 
+    /// Counts a payload whose destructor panicked: for the subscription that it was evicted from, or else for the broker.
+    #[cold]
+    pub fn count_payload_panic(&self, owner: Option<u64>) {
+        let mut members = self.members.lock();
+        match owner {
+            None => self.payload_panics.add(),
+            Some(id) => match members.cores.get(&id) {
+                Some(core) => core.account.shared.payload_panics.add(),
+                // It has ended meanwhile.
+                None => members.payload_panics += 1,
+            },
+        }
+    }
+
     /// All subscriptions that have not ended.
     pub fn cores(&self) -> Vec<Arc<Core<T>>> {
         self.members.lock().cores.values().cloned().collect()
@@ -143,6 +164,9 @@ impl<T> Context<T> {
 
 impl<T> std::fmt::Debug for Context<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("name", &self.name).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("name", &self.name)
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
     }
 }

@@ -267,7 +267,11 @@ impl fmt::Display for SubscribeError {
                 write!(f, "`{option}`: memory for {requested} messages cannot be had; ask for less")
             }
             Self::DeadLetterLoop { topic } => {
-                write!(f, "`dead_letter`: the filter matches the dead-letter topic `{}` itself", topic.escape_debug())
+                write!(
+                    f,
+                    "`dead_letter`: the filter matches the dead-letter topic `{}` itself",
+                    topic.escape_debug()
+                )
             }
             Self::Spawn(error) => write!(f, "the worker's thread could not be set up: {error}"),
         }

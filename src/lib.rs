@@ -53,8 +53,8 @@ pub use config::{
     AckPolicy, DeliveryMode, IntoOutcome, Outcome, SubscriptionConfig, TimeStamps, WaitStrategy,
 };
 pub use error::{
-    AckError, BatchError, NameError, NameErrorReason, PublishError, PublishErrorKind, RecvError, RecvTimeoutError,
-    RemoveTopicError, SubscribeError, TopicError, TryPublishError, TryRecvError,
+    AckError, BatchError, NameError, NameErrorReason, PublishError, PublishErrorKind, RecvError,
+    RecvTimeoutError, RemoveTopicError, SubscribeError, TopicError, TryPublishError, TryRecvError,
 };
 pub use event::{Event, EventKind};
 pub use message::{Acker, Message, MessageId, Received, SubscriptionId};
@@ -62,3 +62,22 @@ pub use metrics::{AgeSummary, BrokerMetrics, SubscriptionMetrics, SubscriptionSt
 pub use receiver::Receiver;
 pub use subscription::{DrainReport, Subscription, SubscriptionRef};
 pub use topic::{Published, PublishedBatch, Topic, WeakTopic};
+
+/// The inside, for the models of `loom-tests`. It exists under `--cfg loom` only, and is no part of the interface.
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod __loom {
+    pub use crate::clock::{Alarm, Due};
+    pub use crate::parker::Parker;
+    pub use crate::pending::{Concluded, Mail, Table, Ticket, Verdict, Wake};
+    pub use crate::ring::{Counts, Cursor, Producer, Ring, RingTooLarge, Spare, Taken, ring, ring_from};
+    pub use crate::sequencer::{Guard, Key, Sequenced, Sequencer};
+    pub use crate::sync::weak;
+}
+
+/// For `fuzz` alone: the ring beside its model, which no user can reach.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::ring::model::{Op, check};
+}

@@ -163,7 +163,17 @@ fn header(f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(
         f,
         "{:<24} {:<10} {:>11} {:>11} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "subscription", "state", "depth", "pending", "enqueued", "delivered", "dropped", "failed", "acked", "dead", "age p99"
+        "subscription",
+        "state",
+        "depth",
+        "pending",
+        "enqueued",
+        "delivered",
+        "dropped",
+        "failed",
+        "acked",
+        "dead",
+        "age p99"
     )
 }
 
@@ -199,7 +209,11 @@ impl fmt::Display for SubscriptionMetrics {
 
 impl fmt::Display for TopicMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<24} {:>12} published {:>6} subscriptions", self.name, self.published, self.subscriptions)
+        write!(
+            f,
+            "{:<24} {:>12} published {:>6} subscriptions",
+            self.name, self.published, self.subscriptions
+        )
     }
 }
 

@@ -28,7 +28,8 @@ mod tests {
 
     #[test]
     fn names_are_dotted_tokens() {
-        for name in ["a", "a.b", "orders.eu.created", "a*", "*a.b>", "a >", "ü.ß", " ", "a\0b", "**", ">>"] {
+        for name in ["a", "a.b", "orders.eu.created", "a*", "*a.b>", "a >", "ü.ß", " ", "a\0b", "**", ">>"]
+        {
             assert_eq!(check(name), Ok(()), "{name:?}");
         }
         for (name, reason) in [

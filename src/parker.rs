@@ -14,7 +14,7 @@
 use crate::clock::{Alarm, Due};
 use crate::sync::atomic::Ordering;
 use crate::sync::futex::Futex;
-use crate::sync::time::Instant;
+use crate::sync::time::{self, Instant};
 use crate::sync::weak::Weak;
 
 const AWAKE: u32 = 0;
@@ -55,7 +55,7 @@ impl Parker {
         while self.state.load(Ordering::Relaxed) == PARKED {
             match deadline {
                 None => self.state.wait(PARKED),
-                Some(deadline) if Instant::now() >= deadline => return,
+                Some(deadline) if time::now() >= deadline => return,
                 Some(deadline) => self.state.wait_until(PARKED, deadline),
             }
         }

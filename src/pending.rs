@@ -91,7 +91,9 @@ unsafe impl<T: Send> Sync for Table<T> {}
 /// A message of the table: its entry and its generation there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
+    /// The entry's number.
     pub entry: u32,
+    /// Which of the messages that used the entry one after the other.
     pub generation: u64,
 }
 
@@ -129,8 +131,8 @@ pub enum Concluded<T> {
     Nacked(u64),
     /// A nacker is at it: it comes with the mail.
     Nacking,
-    /// Given up: the message, out of its slot.
-    Removed(T),
+    /// Given up: the message, for [`Table::restore`].
+    Removed(Taken<T>),
 }
 
 /// News of an entry.
@@ -176,7 +178,9 @@ impl<T> Table<T> {
 
     /// Drops the message that an entry holds, which is the caller's; true if its destructor panicked.
     fn empty(&self, entry: u32) -> bool {
-        let Hold::Message(message) = self.swap_hold(entry, Hold::Lent) else { unreachable!("an entry lost its message") };
+        let Hold::Message(message) = self.swap_hold(entry, Hold::Lent) else {
+            unreachable!("an entry lost its message")
+        };
         let (spare, dropped) = message.discard();
         self.swap_hold(entry, Hold::Spare(spare));
         dropped.is_err()
@@ -282,7 +286,9 @@ impl<T> Table<T> {
         admit: impl Fn(&Cursor) -> bool,
     ) -> Option<(Ticket, Taken<T>)> {
         // Ours by `FREE`.
-        let Hold::Spare(spare) = self.swap_hold(entry, Hold::Lent) else { unreachable!("a free entry has a message") };
+        let Hold::Spare(spare) = self.swap_hold(entry, Hold::Lent) else {
+            unreachable!("a free entry has a message")
+        };
         match spare.take_if(cursor, admit) {
             Ok(message) => {
                 let word = &self.entries[entry as usize].word;
@@ -302,7 +308,13 @@ impl<T> Table<T> {
 
     /// Ends the call of a message. `Awaiting`, `PutBack`, `Nacked` and `Nacking` keep it in the table; the others free the entry. `count` is
     /// called as soon as the verdict `Ack` or `Remove` has settled it.
-    pub fn conclude(&self, ticket: Ticket, message: Taken<T>, verdict: Verdict, count: impl FnOnce()) -> Concluded<T> {
+    pub fn conclude(
+        &self,
+        ticket: Ticket,
+        message: Taken<T>,
+        verdict: Verdict,
+        count: impl FnOnce(),
+    ) -> Concluded<T> {
         self.swap_hold(ticket.entry, Hold::Message(message));
         loop {
             // The call's entry changes only from one of its five states to another, so its generation is ours.
@@ -311,7 +323,7 @@ impl<T> Table<T> {
                 (from @ (IN_HANDLER | NACKED_IN_HANDLER), Verdict::Remove) => {
                     if self.change(ticket, from, SETTLING) {
                         count();
-                        return Concluded::Removed(self.take_out(ticket));
+                        return Concluded::Removed(self.lend(ticket));
                     }
                 }
                 (NACKED_IN_HANDLER, _) => {
@@ -354,15 +366,18 @@ impl<T> Table<T> {
         panicked
     }
 
-    /// Frees an entry that is the owner's, and gives its message.
-    fn take_out(&self, ticket: Ticket) -> T {
+    /// The message of an entry that is the owner's.
+    fn lend(&self, ticket: Ticket) -> Taken<T> {
         let Hold::Message(message) = self.swap_hold(ticket.entry, Hold::Lent) else {
             unreachable!("an entry lost its message")
         };
-        let (value, spare) = message.into_inner();
+        message
+    }
+
+    /// Frees an entry whose message was lent and is gone.
+    pub fn restore(&self, ticket: Ticket, spare: Spare<T>) {
         self.swap_hold(ticket.entry, Hold::Spare(spare));
         self.free(ticket);
-        value
     }
 
     fn free(&self, ticket: Ticket) {
@@ -380,18 +395,15 @@ impl<T> Table<T> {
         if !(self.change(ticket, PUT_BACK, IN_HANDLER) || self.change(ticket, NACKED, IN_HANDLER)) {
             return None;
         }
-        let Hold::Message(message) = self.swap_hold(ticket.entry, Hold::Lent) else {
-            unreachable!("an entry lost its message")
-        };
-        Some(message)
+        Some(self.lend(ticket))
     }
 
     /// Gives up a message that is not in a call; `None` if it was settled just now, or a nacker is at it. `count` is called as soon as it is settled.
-    pub fn remove(&self, ticket: Ticket, count: impl FnOnce()) -> Option<T> {
+    pub fn remove(&self, ticket: Ticket, count: impl FnOnce()) -> Option<Taken<T>> {
         let ours = [PUT_BACK, NACKED, AWAITING].into_iter().any(|from| self.change(ticket, from, SETTLING));
         ours.then(|| {
             count();
-            self.take_out(ticket)
+            self.lend(ticket)
         })
     }
 
@@ -402,7 +414,10 @@ impl<T> Table<T> {
             // Relaxed: the changes below decide.
             let generation = self.entries[entry as usize].word.load(Ordering::Relaxed) >> STATE_BITS;
             let ticket = Ticket { entry, generation };
-            if [AWAITING, PUT_BACK, NACKING, NACKED].into_iter().any(|from| self.change(ticket, from, SETTLING)) {
+            if [AWAITING, PUT_BACK, NACKING, NACKED]
+                .into_iter()
+                .any(|from| self.change(ticket, from, SETTLING))
+            {
                 count(self.empty(entry));
                 // Release (HOLD). Not mailed: no more messages come. A plain store: nobody else changes `SETTLING`.
                 self.entries[entry as usize].word.store(ticket.word(SETTLED), Ordering::Release);

@@ -8,7 +8,7 @@ use crate::message::{MessageId, Received};
 use crate::metrics::SubscriptionMetrics;
 use crate::station::{Next, Sleep, Station};
 use crate::subscription::SubscriptionRef;
-use crate::sync::time::Instant;
+use crate::sync::time;
 
 /// A subscription without a thread: its owner takes the messages. `Send`, not `Clone`; dropping it ends the subscription, and
 /// discards and counts what is queued and pending.
@@ -38,7 +38,9 @@ impl<T> Receiver<T> {
             match self.station.next() {
                 Next::Deliver(taken, meta) => {
                     self.station.begin(&meta);
-                    if let Some(payload) = self.station.hand_out(meta.ticket, taken) {
+                    let payload = self.station.hand_out(meta.ticket, taken);
+                    self.station.core.finish_if_drained();
+                    if let Some(payload) = payload {
                         return Look::Message(Received::new(self.station.core.clone(), payload, meta));
                     }
                 }
@@ -88,11 +90,11 @@ impl<T> Receiver<T> {
     /// [`RecvTimeoutError::Timeout`] or [`RecvTimeoutError::Closed`].
     pub fn recv_timeout(&mut self, limit: Duration) -> Result<Received<T>, RecvTimeoutError> {
         // What no clock can hold never comes.
-        let limit = Instant::now().checked_add(limit);
+        let limit = time::now().checked_add(limit);
         loop {
             match self.look() {
                 Look::Message(message) => return Ok(message),
-                Look::Nothing(_) if limit.is_some_and(|limit| Instant::now() >= limit) => {
+                Look::Nothing(_) if limit.is_some_and(|limit| time::now() >= limit) => {
                     return Err(RecvTimeoutError::Timeout);
                 }
                 Look::Nothing(sleep) => self.station.wait(sleep, limit),

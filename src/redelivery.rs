@@ -29,11 +29,22 @@ pub struct Record {
 enum Place {
     Nowhere,
     /// Waits for its ack: a link of the list by deadline.
-    Awaiting { deadline: u64, before: u32, after: u32 },
+    Awaiting {
+        deadline: u64,
+        before: u32,
+        after: u32,
+    },
     /// Put back, its delay not over.
-    Delayed { due: u64, pass: u64, mark: u64 },
+    Delayed {
+        due: u64,
+        pass: u64,
+        mark: u64,
+    },
     /// Put back, next in turn.
-    Ready { pass: u64, mark: u64 },
+    Ready {
+        pass: u64,
+        mark: u64,
+    },
 }
 
 /// The lists of one table.
@@ -84,7 +95,8 @@ impl Schedule {
     pub fn accept(&mut self, ticket: Ticket, position: u64, tag: u64) {
         let entry = self.free.pop();
         debug_assert_eq!(entry, Some(ticket.entry));
-        self.records[ticket.entry as usize] = Record { ticket, position, tag, attempts: 1, place: Place::Nowhere };
+        self.records[ticket.entry as usize] =
+            Record { ticket, position, tag, attempts: 1, place: Place::Nowhere };
     }
 
     /// The entry's message is settled: it is free.
@@ -152,7 +164,8 @@ impl Schedule {
 
     /// The first message whose time for an ack is over.
     pub fn expired(&self, now: u64) -> Option<Ticket> {
-        (self.first != NONE && self.deadline(self.first) <= now).then(|| self.records[self.first as usize].ticket)
+        (self.first != NONE && self.deadline(self.first) <= now)
+            .then(|| self.records[self.first as usize].ticket)
     }
 
     /// The next message in turn to be delivered again, and its mark.

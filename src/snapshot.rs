@@ -7,10 +7,7 @@ use crate::sync::weak::Arc;
 
 /// The pointer.
 #[derive(Debug)]
-pub struct Snapshot<T>(
-    #[cfg(not(loom))] arc_swap::ArcSwap<T>,
-    #[cfg(loom)] crate::sync::Mutex<Arc<T>>,
-);
+pub struct Snapshot<T>(#[cfg(not(loom))] arc_swap::ArcSwap<T>, #[cfg(loom)] crate::sync::Mutex<Arc<T>>);
 
 #[cfg(not(loom))]
 impl<T> Snapshot<T> {

@@ -30,10 +30,13 @@ where
     H: FnMut(&Message<T>) -> R + Send + 'static,
 {
     let settings = &core.settings;
-    let name = settings.thread_name.clone().unwrap_or_else(|| format!("{}-{}", core.context.name, core.account.name));
+    let name = settings
+        .thread_name
+        .clone()
+        .unwrap_or_else(|| format!("{}-{}", core.context.name, core.account.name));
     let its = core.clone();
     let thread = thread::spawn(&thread_name(&name), settings.pin_to_core, move || {
-        IS_WORKER.set(true);
+        IS_WORKER.with(|is_worker| is_worker.set(true));
         run(its, cursor, mode, handler);
     })?;
     core.set_thread(thread);
@@ -66,6 +69,8 @@ where
             core.context.hook_panics.add();
         }
         deliver(&mut station, &mut handler);
+        core.unlist();
+        station.discard();
     }
     // The captures go before the end is told: who waits for it finds them dropped.
     if drop_contained(handler) {

@@ -95,14 +95,18 @@ impl<T: Clone + Send + 'static> Broker<T> {
                 Some(published) => published,
                 None => match self.hub.topic(topic, publish) {
                     Ok(published) => published,
-                    Err(error) => return Err(PublishError::new(payload.expect("not published"), kind(error))),
+                    Err(error) => {
+                        return Err(PublishError::new(payload.expect("not published"), kind(error)));
+                    }
                 },
             };
             match published {
                 Ok(published) => return Ok(published),
                 // A topic that was removed just now is found no more: look again.
                 Err(Refusal::Closed(Closed::Removed)) => {}
-                Err(_) => return Err(PublishError::new(payload.expect("not published"), PublishErrorKind::Closed)),
+                Err(_) => {
+                    return Err(PublishError::new(payload.expect("not published"), PublishErrorKind::Closed));
+                }
             }
         }
     }
@@ -151,7 +155,14 @@ impl<T: Clone + Send + 'static> Broker<T> {
         dropped += subscriptions.iter().map(|subscription| subscription.dropped).sum::<u64>();
         payload_panics += subscriptions.iter().map(|subscription| subscription.payload_panics).sum::<u64>();
         payload_panics += context.payload_panics.get();
-        BrokerMetrics { topics, subscriptions, published, dropped, payload_panics, hook_panics: context.hook_panics.get() }
+        BrokerMetrics {
+            topics,
+            subscriptions,
+            published,
+            dropped,
+            payload_panics,
+            hook_panics: context.hook_panics.get(),
+        }
     }
 
     /// A handle that keeps nothing alive: for handlers that publish or subscribe, so that they do not keep their own broker going.

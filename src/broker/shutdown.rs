@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::broker::Broker;
-use crate::clock::{NEVER, nanoseconds};
+use crate::clock::nanoseconds;
 use crate::metrics::SubscriptionState;
-use crate::subscription::{Core, GRACE, Patience};
+use crate::subscription::{Core, Patience};
 use crate::sync::weak::Arc;
 use crate::topic::Closed;
 use crate::worker::on_worker_thread;
@@ -46,20 +46,22 @@ impl<T: Clone + Send + 'static> Broker<T> {
     /// drain short.
     pub fn shutdown(&self, how: Shutdown) -> ShutdownReport {
         let context = &self.hub.context;
+        let cores;
+        let before: Vec<_>;
         let first = {
-            // No topic is being created: what is closed below is all there will be.
+            // No topic is created meanwhile: what is closed here is all there will be.
             let _changes = self.hub.changes.lock();
-            context.close()
+            for topic in self.hub.topics.all() {
+                topic.close(Closed::ShutDown);
+            }
+            cores = context.cores();
+            before = cores.iter().map(|core| core.metrics()).collect();
+            context.close(matches!(how, Shutdown::Discard))
         };
-        for topic in self.hub.topics.all() {
-            topic.close(Closed::ShutDown);
-        }
-        let cores = context.cores();
-        let before: Vec<_> = cores.iter().map(|core| core.metrics()).collect();
         match how {
             Shutdown::Discard => end_all(&cores, Patience::Forever),
             Shutdown::Drain { deadline } => {
-                let time = context.clock.nanos().saturating_add(nanoseconds(deadline)).min(NEVER);
+                let time = context.clock.nanos().saturating_add(nanoseconds(deadline));
                 drain_all(&cores, time);
             }
         }
@@ -105,8 +107,8 @@ fn drain_all<T>(cores: &[Arc<Core<T>>], time: u64) {
         for core in &round {
             core.begin_drain(time, true);
         }
-        let all_ended = round.iter().fold(true, |all, core| core.wait_for_end(Patience::Until(time)) && all);
-        if !all_ended {
+        let ended = round.iter().filter(|core| core.wait_for_end(Patience::Until(time))).count();
+        if ended < round.len() {
             break;
         }
         left.retain(|id, _| round.iter().all(|core| core.account.id.0 != *id));
@@ -116,6 +118,6 @@ fn drain_all<T>(cores: &[Arc<Core<T>>], time: u64) {
         core.stop();
     }
     for core in left.values() {
-        core.wait_for_end(Patience::RealTime(GRACE));
+        core.cut_drain();
     }
 }

@@ -43,7 +43,7 @@ impl<T: Clone + Send + 'static> Broker<T> {
     /// use fanout::{Broker, SubscriptionConfig};
     /// use std::sync::mpsc;
     ///
-    /// let broker = Broker::new();
+    /// let broker = Broker::<&str>::new();
     /// let (tell, told) = mpsc::channel();
     /// let subscription = broker.subscribe("greetings", SubscriptionConfig::at_most_once(16), move |message| {
     ///     tell.send(format!("{} #{}", message.payload(), message.seq()))
@@ -134,7 +134,12 @@ impl<T: Clone + Send + 'static> Broker<T> {
     }
 
     /// Makes its topics, and puts it into the broker's register and the topic's list.
-    fn register(&self, core: &Arc<Core<T>>, producer: Producer<T>, filter: &str) -> Result<(), SubscribeError> {
+    fn register(
+        &self,
+        core: &Arc<Core<T>>,
+        producer: Producer<T>,
+        filter: &str,
+    ) -> Result<(), SubscribeError> {
         // A topic that this call creates and then does not use must not stay.
         let fresh = !self.hub.topics.contains(filter);
         let topic = self.enter(filter, User::Subscription).map_err(in_subscribe)?;

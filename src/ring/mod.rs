@@ -132,7 +132,9 @@ pub fn ring_from<V>(
 ) -> Result<(Producer<V>, Cursor, Vec<Spare<V>>), RingTooLarge> {
     debug_assert!(capacity > 0 && spares > 0);
     let slots = capacity.checked_add(spares).and_then(|slots| slots.checked_add(1)).ok_or(RingTooLarge)?;
-    if slots > MAX_SLOTS || slots.checked_mul(size_of::<V>().max(1)).is_none_or(|bytes| bytes > isize::MAX as usize) {
+    if slots > MAX_SLOTS
+        || slots.checked_mul(size_of::<V>().max(1)).is_none_or(|bytes| bytes > isize::MAX as usize)
+    {
         return Err(RingTooLarge);
     }
     // First what is largest, so that a size that cannot be had is refused before anything is written.
@@ -145,7 +147,11 @@ pub fn ring_from<V>(
         start: start.position(),
         entries: try_collect(capacity, words.map(AtomicU64::new))?,
         slots: cells,
-        tags: if tagged { try_collect(slots, (0..slots).map(|_| AtomicU64::new(0)))? } else { Box::default() },
+        tags: if tagged {
+            try_collect(slots, (0..slots).map(|_| AtomicU64::new(0)))?
+        } else {
+            Box::default()
+        },
         producer: CachePadded::default(),
         taken: CachePadded::default(),
         reclaimed: AtomicU64::new(0),
@@ -272,7 +278,7 @@ impl<V> Spare<V> {
     unsafe fn read(&mut self) -> V {
         self.ring.slots[self.slot as usize].with_mut(|cell| {
             // SAFETY: initialised, by the caller's word; ours alone, so not read twice.
-            unsafe { (*cell).assume_init_read() }
+            unsafe { cell.cast::<V>().read() }
         })
     }
 }
@@ -421,7 +427,7 @@ impl<V> Ring<V> {
     fn drop_in_place(&self, slot: u32) {
         self.slots[slot as usize].with_mut(|cell| {
             // SAFETY: called by the slot's one owner (`Taken`, or the dropping ring), for a slot that holds a message, once.
-            unsafe { (*cell).assume_init_drop() };
+            unsafe { cell.cast::<V>().drop_in_place() };
         });
     }
 }
@@ -433,7 +439,7 @@ impl<V> std::ops::Deref for Taken<V> {
     fn deref(&self) -> &V {
         self.ring.slots[self.slot as usize].with(|cell| {
             // SAFETY: the slot is ours, holds a message, and nobody writes it while we are borrowed.
-            unsafe { (*cell).assume_init_ref() }
+            unsafe { &*cell.cast::<V>() }
         })
     }
 }
@@ -460,13 +466,19 @@ impl<V> Drop for Ring<V> {
 
 impl<V> fmt::Debug for Ring<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("shape", &self.shape).field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("Ring")
+            .field("shape", &self.shape)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
     }
 }
 
 impl<V> fmt::Debug for Producer<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Producer").field("next", &self.next).field("spare", &self.spare.slot).finish_non_exhaustive()
+        f.debug_struct("Producer")
+            .field("next", &self.next)
+            .field("spare", &self.spare.slot)
+            .finish_non_exhaustive()
     }
 }
 

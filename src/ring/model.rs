@@ -39,7 +39,8 @@ impl Model {
 ///
 /// If they differ.
 pub fn check(capacity: usize, spares: usize, start: u64, script: &[Op]) {
-    let (mut producer, mut cursor, free) = ring_from::<Box<u64>>(capacity, spares, true, start).expect("a small ring");
+    let (mut producer, mut cursor, free) =
+        ring_from::<Box<u64>>(capacity, spares, true, start).expect("a small ring");
     let ring = producer.ring().clone();
     let mut free: Vec<Spare<_>> = free;
     let mut held = VecDeque::new();
@@ -56,7 +57,8 @@ pub fn check(capacity: usize, spares: usize, start: u64, script: &[Op]) {
             }
             Op::Take(which) => {
                 if free.is_empty() {
-                    let (message, expected): (super::Taken<Box<u64>>, u64) = held.pop_front().expect("all are held");
+                    let (message, expected): (super::Taken<Box<u64>>, u64) =
+                        held.pop_front().expect("all are held");
                     let (value, spare) = message.into_inner();
                     assert_eq!(*value, expected);
                     free.push(spare);
@@ -65,7 +67,8 @@ pub fn check(capacity: usize, spares: usize, start: u64, script: &[Op]) {
                 assert_eq!(ring.has_news(&cursor), model.pushed > looked);
                 match spare.take(&mut cursor) {
                     Ok(message) => {
-                        let expected = model.queue.pop_front().expect("the ring had a message, the model none");
+                        let expected =
+                            model.queue.pop_front().expect("the ring had a message, the model none");
                         assert_eq!((**message, message.tag()), (expected, expected + 1));
                         assert_eq!(cursor.position(), start.wrapping_add(expected + 1));
                         looked = expected + 1;

@@ -49,7 +49,8 @@ fn push(producer: &mut Producer<u64>, numbers: std::ops::Range<u64>) -> Vec<u64>
 
 #[test]
 fn capacity_is_exact_at_every_size() {
-    for capacity in [1, 2, 3, 5, 127, 128, 129, 255, 256, 257, 32_767, 32_768, 32_769, 65_535, 65_536, 65_537] {
+    for capacity in [1, 2, 3, 5, 127, 128, 129, 255, 256, 257, 32_767, 32_768, 32_769, 65_535, 65_536, 65_537]
+    {
         let (mut producer, mut cursor, mut spares) = ring::<u64>(capacity, 1, false).unwrap();
         let count = capacity as u64;
         assert!(push(&mut producer, 0..count).is_empty());
@@ -121,6 +122,10 @@ fn what_each_side_writes_is_on_lines_of_its_own() {
     let (producer, ..) = ring::<u64>(4, 1, false).unwrap();
     let ring = producer.ring();
     let (pushed, taken) = (&raw const ring.producer.pushed as usize, &raw const *ring.taken as usize);
-    assert!(pushed.abs_diff(taken) >= 128, "the counts of producer and consumer are {} apart", pushed.abs_diff(taken));
+    assert!(
+        pushed.abs_diff(taken) >= 128,
+        "the counts of producer and consumer are {} apart",
+        pushed.abs_diff(taken)
+    );
     assert!(pushed % 128 == 0 && taken % 128 == 0);
 }

@@ -93,7 +93,8 @@ impl Shape {
     /// been pushed `laps` laps later, at position p, so everything up to p - capacity is gone.
     pub fn catch_up(self, cursor: &mut Cursor, laps: i64) {
         debug_assert!(laps > 0);
-        let skipped = laps.cast_unsigned().wrapping_mul(u64::from(self.capacity)) - u64::from(self.capacity) + 1;
+        let skipped =
+            laps.cast_unsigned().wrapping_mul(u64::from(self.capacity)) - u64::from(self.capacity) + 1;
         cursor.position = cursor.position.wrapping_add(skipped);
         cursor.lap = cursor.lap.wrapping_add((laps - 1).cast_unsigned() << self.lap_shift);
         cursor.at += 1;
@@ -140,7 +141,10 @@ mod tests {
             for slot in [0, 1, slots / 2, slots - 1] {
                 for flags in [0, FULL, TAGGED, FULL | TAGGED] {
                     let word = shape.word(&cursor, slot, flags);
-                    assert_eq!((shape.slot(word), word & 3, shape.laps_ahead(word, &cursor)), (slot, flags, 0));
+                    assert_eq!(
+                        (shape.slot(word), word & 3, shape.laps_ahead(word, &cursor)),
+                        (slot, flags, 0)
+                    );
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::pending::{Table, Ticket};
 use crate::redelivery::Schedule;
 use crate::ring::{Cursor, Spare, Taken};
 use crate::subscription::Core;
-use crate::sync::time::Instant;
+use crate::sync::time::{self, Instant};
 use crate::sync::weak::{Arc, Weak};
 use crate::topic::TopicCore;
 
@@ -74,14 +74,26 @@ impl<T> Station<T> {
         let topic = core.edge()?.topic.clone();
         let parker: Arc<dyn Alarm> = core.parker.clone();
         let alarm = Arc::downgrade(&parker);
-        Some(Self { core, topic, cursor, mode, alarm, dropping: None, seen_dropped: 0, stalled: false, now: None })
+        Some(Self {
+            core,
+            topic,
+            cursor,
+            mode,
+            alarm,
+            dropping: None,
+            seen_dropped: 0,
+            stalled: false,
+            now: None,
+        })
     }
 
     /// What to do next. At most once, with a message that waits: three atomic loads and one compare-and-swap.
     #[inline]
     pub fn next(&mut self) -> Next<T> {
         let flags = self.core.control.flags() & FLAGS;
-        if flags & STOP != 0 || flags & DRAIN != 0 && self.core.context.clock.nanos() >= self.core.drain_deadline() {
+        if flags & STOP != 0
+            || flags & DRAIN != 0 && self.core.context.clock.nanos() >= self.core.drain_deadline()
+        {
             return Next::End;
         }
         if self.core.context.hook.is_some() {
@@ -179,6 +191,25 @@ impl<T> Station<T> {
         }
     }
 
+    /// Discards and counts what is queued, in place, after the list has been left: the end of a worker.
+    pub fn discard(&mut self) {
+        let Mode::AtMostOnce { spare } = &mut self.mode else { return self.discard_queued() };
+        while let Some(empty) = spare.take() {
+            match empty.take(&mut self.cursor) {
+                Ok(message) => {
+                    let (empty, dropped) = message.discard();
+                    *spare = Some(empty);
+                    let shared = &self.core.account.shared;
+                    shared.discarded_queued.add();
+                    if dropped.is_err() {
+                        shared.payload_panics.add();
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Ends the call of a receiver: its payload, out of the ring; or, at least once, a clone, while the message waits for its ack. `None` if the
     /// clone panicked, which counts as a call that did.
     pub fn hand_out(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
@@ -211,7 +242,7 @@ impl<T> Station<T> {
                     spin = Spin::new();
                     crate::sync::hint::spin_loop();
                     let due = sleep.until != NEVER && core.context.clock.nanos() >= sleep.until;
-                    if due || limit.is_some_and(|limit| Instant::now() >= limit) {
+                    if due || limit.is_some_and(|limit| time::now() >= limit) {
                         return;
                     }
                 }
@@ -224,7 +255,8 @@ impl<T> Station<T> {
         if !sleep.stalled {
             self.topic.add_sleeper();
         }
-        let quiet = core.table.as_ref().is_none_or(|table| table.await_mail(sleep.stalled || sleep.flags != 0));
+        let quiet =
+            core.table.as_ref().is_none_or(|table| table.await_mail(sleep.stalled || sleep.flags != 0));
         if quiet && !self.has_work(sleep) {
             let due = core.context.clock.due(sleep.until);
             core.parker.wait(&due, limit, &self.alarm);

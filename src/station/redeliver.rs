@@ -8,6 +8,7 @@ use crate::config::Outcome;
 use crate::control::DRAIN;
 use crate::event::EventKind;
 use crate::message::{MessageId, Meta};
+use crate::panics::{contain, drop_contained};
 use crate::pending::{BACKOFF, Concluded, Mail, Table, Ticket, Verdict};
 use crate::redelivery::Schedule;
 use crate::ring::{Cursor, Taken};
@@ -138,10 +139,7 @@ impl<T> Station<T> {
         let attempts = self.schedule().record(ticket.entry).attempts;
         if attempts >= self.core.settings.max_deliveries {
             match self.table().remove(ticket, || self.core.account.worker.dead.add()) {
-                Some(payload) => {
-                    self.schedule().release(ticket.entry);
-                    self.bury(ticket, payload, attempts);
-                }
+                Some(taken) => self.bury(ticket, taken, attempts),
                 None => self.schedule().suspend(ticket.entry),
             }
             return;
@@ -152,24 +150,56 @@ impl<T> Station<T> {
         self.schedule().put_back(ticket.entry, now.saturating_add(delay), now, mark);
     }
 
-    /// Publishes a message that was given up to the dead-letter topic, or drops it. Outside every lock, as any publisher.
-    fn bury(&mut self, ticket: Ticket, payload: T, attempts: u32) {
+    /// Frees the entry of a message that was given up, and publishes it to the dead-letter topic, or drops it.
+    fn bury(&mut self, ticket: Ticket, taken: Taken<T>, attempts: u32) {
         let message = MessageId { subscription: self.core.account.id, ticket };
-        let refused = match self.core.dead_letter.get() {
-            Some(target) => (self.core.context.payload.publish)(target, payload).map_err(|payload| (payload, true)),
-            None => Err((payload, false)),
+        let published = match self.core.dead_letter.get() {
+            Some(_) => self.publish_dead_letter(ticket, taken),
+            None => {
+                self.discard_taken(ticket, taken);
+                true
+            }
         };
-        let Err((payload, failed)) = refused else {
-            return self.emit(EventKind::DeadLettered { message, attempts });
-        };
-        if crate::panics::drop_contained(payload) {
-            self.core.account.shared.payload_panics.add();
-        }
-        if failed {
+        self.schedule().release(ticket.entry);
+        if published {
+            self.emit(EventKind::DeadLettered { message, attempts });
+        } else {
             self.core.account.worker.dead_letter_failures.add();
             self.emit(EventKind::DeadLetterFailed { message });
-        } else {
-            self.emit(EventKind::DeadLettered { message, attempts });
+        }
+    }
+
+    /// Drops a message in its place, and frees its entry.
+    fn discard_taken(&mut self, ticket: Ticket, taken: Taken<T>) {
+        let (spare, dropped) = taken.discard();
+        self.table().restore(ticket, spare);
+        if dropped.is_err() {
+            self.core.account.shared.payload_panics.add();
+        }
+    }
+
+    /// As any publisher, outside every lock. Apart, since the payload goes through this stack, which may have no room for a large one.
+    #[inline(never)]
+    fn publish_dead_letter(&mut self, ticket: Ticket, taken: Taken<T>) -> bool {
+        let target = self.core.dead_letter.get().expect("looked at before");
+        let (payload, spare) = taken.into_inner();
+        self.table().restore(ticket, spare);
+        // A `Clone` that panics has unwound with nothing published, and took the payload with it.
+        let published = contain(|| (self.core.context.payload.publish)(target, payload));
+        let Ok(Err(payload)) = published else { return matches!(published, Ok(Ok(()))) };
+        if drop_contained(payload) {
+            self.core.account.shared.payload_panics.add();
+        }
+        false
+    }
+
+    /// Discards and counts what is queued, in place: [`Station::discard`], at least once.
+    pub(super) fn discard_queued(&mut self) {
+        while let Some(entry) = self.schedule().free_entry() {
+            let table = self.core.table.as_ref().expect("at-least-once has a pending table");
+            let Some((ticket, taken)) = table.accept(entry, &mut self.cursor, |_| true) else { return };
+            self.core.account.shared.discarded_queued.add();
+            self.discard_taken(ticket, taken);
         }
     }
 
@@ -220,10 +250,7 @@ impl<T> Station<T> {
             }
             // It comes with the mail.
             Concluded::Nacking => {}
-            Concluded::Removed(payload) => {
-                self.schedule().release(ticket.entry);
-                self.bury(ticket, payload, attempts);
-            }
+            Concluded::Removed(taken) => self.bury(ticket, taken, attempts),
         }
     }
 }

@@ -33,9 +33,6 @@ pub struct DrainReport {
     pub still_running: bool,
 }
 
-/// Real time that a drain leaves, past its deadline, to a worker that is between two calls.
-pub const GRACE: Duration = Duration::from_millis(10);
-
 impl<T> Subscription<T> {
     pub(crate) fn new(core: Arc<Core<T>>) -> Self {
         Self { core: Some(core) }
@@ -109,8 +106,7 @@ impl<T> Subscription<T> {
         let time = core.context.clock.nanos().saturating_add(nanoseconds(deadline));
         core.begin_drain(time, false);
         if !core.wait_for_end(Patience::Until(time)) && !crate::worker::on_worker_thread() {
-            core.stop();
-            core.wait_for_end(Patience::RealTime(GRACE));
+            core.cut_drain();
         }
         let metrics = core.metrics();
         DrainReport {

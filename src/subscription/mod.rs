@@ -21,7 +21,7 @@ use crate::sync::thread::JoinHandle;
 use crate::sync::weak::{Arc, Weak};
 use crate::sync::{self, Mutex, OnceLock};
 use crate::topic::{Edge, TopicCore, User};
-pub use handle::{DrainReport, GRACE, Subscription, SubscriptionRef};
+pub use handle::{DrainReport, Subscription, SubscriptionRef};
 
 /// What is shared. Its worker holds it, and so do its handles, its topic's list and the broker's register, until it ends.
 pub struct Core<T> {
@@ -40,7 +40,7 @@ pub struct Core<T> {
     origin: OnceLock<Origin>,
     /// The way into the ring, from the start to the end.
     edge: Mutex<Option<Arc<Edge<T>>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle>>,
     /// When a drain gives up, by the broker's clock.
     drain_deadline: AtomicU64,
 }
@@ -53,6 +53,9 @@ pub struct Origin {
     /// The `seq` of the ring's first message.
     pub first_seq: u64,
 }
+
+/// Real time that a drain leaves, past its deadline, to a worker that is between two calls.
+const GRACE: Duration = Duration::from_millis(10);
 
 /// Who waits for an end, and how long.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +123,7 @@ impl<T> Core<T> {
     }
 
     /// A thread that runs its worker.
-    pub fn set_thread(&self, thread: JoinHandle<()>) {
+    pub fn set_thread(&self, thread: JoinHandle) {
         *self.thread.lock() = Some(thread);
     }
 
@@ -172,7 +175,11 @@ impl<T> Core<T> {
         self.settle(id, |table| table.nack(id.ticket, nack_delay(delay)))
     }
 
-    fn settle(&self, id: MessageId, how: impl FnOnce(&Table<T>) -> Result<Wake, AckError>) -> Result<(), AckError> {
+    fn settle(
+        &self,
+        id: MessageId,
+        how: impl FnOnce(&Table<T>) -> Result<Wake, AckError>,
+    ) -> Result<(), AckError> {
         if self.control.has(ENDED) {
             return Err(AckError::Closed);
         }
@@ -183,6 +190,7 @@ impl<T> Core<T> {
                 if wake {
                     self.parker.wake();
                 }
+                self.finish_if_drained();
                 Ok(())
             }
             // Discarded by the end that came meanwhile.
@@ -226,6 +234,18 @@ impl<T> Core<T> {
         self.drain_deadline.fetch_min(deadline, Ordering::Relaxed);
         self.control.raise(DRAIN);
         self.parker.wake();
+        self.finish_if_drained();
+    }
+
+    /// Ends a receiver that drains and has nothing left: its owner may not call again for long. After whatever may have been the last of it.
+    pub fn finish_if_drained(&self) {
+        if self.settings.receiver
+            && self.control.has(DRAIN)
+            && self.ring.counts().depth == 0
+            && self.account.pending() == 0
+        {
+            self.finish();
+        }
     }
 
     /// When a drain gives up.
@@ -246,23 +266,16 @@ impl<T> Core<T> {
         self.parker.wake();
     }
 
-    /// The last steps of an end: what is queued and pending is discarded and counted, the account closed, the register left. By the worker, when
-    /// its handler is gone; for a receiver by whoever ends it, and then possibly by several at once.
-    pub fn finish(&self) {
-        self.control.raise(STOP);
-        self.unlist();
+    /// Discards and counts what is queued, and what is pending without a call. By any thread, once the list has been left.
+    pub fn discard(&self) {
         let shared = &self.account.shared;
         let discarded = |panicked: bool| {
             if panicked {
                 shared.payload_panics.add();
             }
         };
-        let edge = self.edge();
-        if let Some(edge) = &edge {
-            while let Some(payload) = edge.reclaim() {
-                shared.discarded_queued.add();
-                discarded(drop_contained(payload));
-            }
+        if self.ring.counts().depth > 0 {
+            self.reclaim();
         }
         if let Some(table) = &self.table {
             table.discard_all(|panicked| {
@@ -270,6 +283,34 @@ impl<T> Core<T> {
                 discarded(panicked);
             });
         }
+    }
+
+    /// Discards and counts what is queued. Apart, since each payload goes through this stack: a worker clears its ring in place before.
+    #[inline(never)]
+    fn reclaim(&self) {
+        let Some(edge) = self.edge() else { return };
+        while let Some(payload) = edge.reclaim() {
+            self.account.shared.discarded_queued.add();
+            if drop_contained(payload) {
+                self.account.shared.payload_panics.add();
+            }
+        }
+    }
+
+    /// Ends a drain at its deadline: what is left is discarded, also if a call still runs, which is given a moment if it is just ending.
+    pub fn cut_drain(&self) {
+        self.stop();
+        self.discard();
+        self.wait_for_end(Patience::RealTime(GRACE));
+    }
+
+    /// The last steps of an end: what is queued and pending is discarded and counted, the account closed, the register left. By the worker, when
+    /// its handler is gone; for a receiver by whoever ends it, and then possibly by several at once.
+    pub fn finish(&self) {
+        self.control.raise(STOP);
+        self.unlist();
+        self.discard();
+        let shared = &self.account.shared;
         let counts = self.ring.counts();
         self.account.close(counts);
         let removed = {
@@ -290,7 +331,7 @@ impl<T> Core<T> {
         {
             target.leave(User::Handle);
         }
-        drop((removed, last_edge, edge));
+        drop((removed, last_edge));
     }
 
     /// Waits for the end, and for its thread to be gone; false if patience ran out first. On a thread that runs a worker: does not wait.
@@ -312,7 +353,7 @@ impl<T> Core<T> {
         // Held while joining, so that a second waiter does not return before the thread is gone. It is about to.
         let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
-            let _ = thread.join();
+            thread.join();
         }
         true
     }

@@ -5,7 +5,7 @@
 //! promise, and its waits do not end spuriously. `--cfg fanout_portable_futex` selects it on Linux, so that it is run.
 
 use super::atomic::AtomicU32;
-use super::time::Instant;
+use super::time::{self, Instant};
 #[cfg(any(loom, fanout_portable_futex, not(target_os = "linux")))]
 use super::{Condvar, Mutex, atomic::Ordering};
 
@@ -41,7 +41,7 @@ impl Futex {
     /// Sleeps while the word is `expected`, until `deadline` at most; may return early. One syscall.
     pub fn wait_until(&self, expected: u32, deadline: Instant) {
         use rustix::thread::futex::{Flags, Timespec, wait};
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(time::now());
         // Clamped to 30 years: the kernel refuses what its clock cannot hold, and a refusal would make the caller spin.
         let tv_sec = left.as_secs().min(1_000_000_000).cast_signed();
         let timeout = Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() };
@@ -51,12 +51,12 @@ impl Futex {
 
     /// Wakes one sleeper. One syscall.
     pub fn wake_one(&self) {
-        atomic_wait::wake_one(&raw const self.word);
+        atomic_wait::wake_one(std::ptr::from_ref(&**self));
     }
 
     /// Wakes all sleepers. One syscall.
     pub fn wake_all(&self) {
-        atomic_wait::wake_all(&raw const self.word);
+        atomic_wait::wake_all(std::ptr::from_ref(&**self));
     }
 }
 
@@ -81,7 +81,7 @@ impl Futex {
         let guard = self.queue.0.lock();
         // Relaxed: as above.
         if self.word.load(Ordering::Relaxed) == expected {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(time::now());
             drop(self.queue.1.wait_timeout(guard, left));
         }
     }

@@ -85,12 +85,33 @@ impl Condvar {
 
 /// Threads.
 pub mod thread {
-    pub use loom::thread::JoinHandle;
-    pub use loom::thread_local;
+    /// A running thread.
+    #[derive(Debug)]
+    pub struct JoinHandle(loom::thread::JoinHandle<()>);
+
+    impl JoinHandle {
+        /// Waits until the thread is gone.
+        pub fn join(self) {
+            // A panic of the thread fails the model by itself.
+            let _ = self.0.join();
+        }
+    }
+
+    /// loom's, which has no form for `const` initialisers.
+    macro_rules! local {
+        (static $name:ident: $type:ty = const $value:block;) => {
+            ::loom::thread_local! { static $name: $type = $value; }
+        };
+    }
+    pub(crate) use local as thread_local;
 
     /// Starts a thread.
-    pub fn spawn(_: &str, _: Option<usize>, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-        Ok(loom::thread::spawn(body))
+    pub fn spawn(
+        _: &str,
+        _: Option<usize>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<JoinHandle> {
+        Ok(JoinHandle(loom::thread::spawn(body)))
     }
 
     /// One processor: spinning adds nothing to a model but states.
@@ -107,12 +128,12 @@ pub mod time {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub struct Instant(Duration);
 
-    impl Instant {
-        /// Now.
-        pub fn now() -> Self {
-            Self(Duration::ZERO)
-        }
+    /// Now.
+    pub fn now() -> Instant {
+        Instant(Duration::ZERO)
+    }
 
+    impl Instant {
         /// Since `earlier`.
         pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
             self.0.saturating_sub(earlier.0)

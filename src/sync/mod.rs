@@ -13,10 +13,9 @@ mod imp;
 
 pub mod futex;
 
-pub use imp::{Arc, Mutex, atomic, cell, hint, thread, time};
 #[cfg(any(loom, fanout_portable_futex, not(target_os = "linux")))]
 pub use imp::Condvar;
-#[allow(clippy::disallowed_types, reason = "the door itself; write-once values are no part of any protocol")]
+pub use imp::{Arc, Mutex, atomic, cell, hint, thread, time};
 pub use std::sync::OnceLock;
 
 /// Reference counts that can be weak: std's on both sides of the door.

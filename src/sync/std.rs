@@ -3,14 +3,50 @@
 
 pub use std::sync::Arc;
 
-/// std's atomics.
+/// std's atomics, under types of this crate: a lint can then tell a use of the door from a way around it.
 pub mod atomic {
-    pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub use std::sync::atomic::Ordering;
+
+    macro_rules! door {
+        ($($name:ident($value:ty);)*) => {$(
+            #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`].")]
+            #[derive(Debug, Default)]
+            #[repr(transparent)]
+            pub struct $name(std::sync::atomic::$name);
+
+            impl $name {
+                /// An atomic that holds `value`.
+                pub const fn new(value: $value) -> Self {
+                    Self(std::sync::atomic::$name::new(value))
+                }
+            }
+
+            impl std::ops::Deref for $name {
+                type Target = std::sync::atomic::$name;
+
+                #[inline(always)]
+                fn deref(&self) -> &Self::Target {
+                    &self.0
+                }
+            }
+        )*};
+    }
+
+    door! {
+        AtomicBool(bool);
+        AtomicU32(u32);
+        AtomicU64(u64);
+        AtomicUsize(usize);
+    }
 }
 
 /// Busy-wait hints.
 pub mod hint {
-    pub use std::hint::spin_loop;
+    /// [`std::hint::spin_loop`].
+    #[inline(always)]
+    pub fn spin_loop() {
+        std::hint::spin_loop();
+    }
 }
 
 /// A cell with loom's signatures.
@@ -88,7 +124,11 @@ impl Condvar {
     }
 
     /// Waits for a notification for `limit` at most.
-    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, limit: std::time::Duration) -> MutexGuard<'a, T> {
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: std::time::Duration,
+    ) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, limit).unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 
@@ -105,17 +145,28 @@ impl Condvar {
 
 /// Threads.
 pub mod thread {
-    pub use std::thread::JoinHandle;
     pub use std::thread_local;
+
+    /// A running thread.
+    #[derive(Debug)]
+    pub struct JoinHandle(std::thread::JoinHandle<()>);
+
+    impl JoinHandle {
+        /// Waits until the thread is gone.
+        pub fn join(self) {
+            // Its body contains the panics of foreign code; one of our own has been reported by the panic hook.
+            let _ = self.0.join();
+        }
+    }
 
     /// Starts a named thread, bound to the processor of this raw number if one is given: if that fails, `body` does not run.
     pub fn spawn(
         name: &str,
         pin_to_core: Option<usize>,
         body: impl FnOnce() + Send + 'static,
-    ) -> std::io::Result<JoinHandle<()>> {
+    ) -> std::io::Result<JoinHandle> {
         let builder = std::thread::Builder::new().name(name.to_owned());
-        let Some(core) = pin_to_core else { return builder.spawn(body) };
+        let Some(core) = pin_to_core else { return builder.spawn(body).map(JoinHandle) };
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let thread = builder.spawn(move || {
             let pinned = pin(core);
@@ -127,7 +178,7 @@ pub mod thread {
         })?;
         // A thread that ends without a word cannot be: the send comes first.
         match told.recv().unwrap_or_else(|lost| Err(std::io::Error::other(lost))) {
-            Ok(()) => Ok(thread),
+            Ok(()) => Ok(JoinHandle(thread)),
             Err(error) => {
                 let _ = thread.join();
                 Err(error)
@@ -163,4 +214,10 @@ pub mod thread {
 /// Real time.
 pub mod time {
     pub use std::time::Instant;
+
+    /// [`Instant::now`].
+    #[inline]
+    pub fn now() -> Instant {
+        Instant::now()
+    }
 }

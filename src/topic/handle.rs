@@ -97,13 +97,18 @@ impl<T: Clone + Send + 'static> Topic<T> {
     /// # Panics
     ///
     /// If the iterator or `T::clone` does; chunks before have been published.
-    pub fn publish_batch(&self, payloads: impl IntoIterator<Item = T>) -> Result<PublishedBatch, BatchError<T>> {
+    pub fn publish_batch(
+        &self,
+        payloads: impl IntoIterator<Item = T>,
+    ) -> Result<PublishedBatch, BatchError<T>> {
         let mut all = PublishedBatch { first_seq: None, count: 0, delivered_to: 0, dropped: 0 };
         let mut payloads = payloads.into_iter();
-        let mut chunk = Vec::with_capacity(payloads.size_hint().0.clamp(1, CHUNK));
+        let pool = &self.core.context().pool;
+        let mut chunk = pool.take();
         loop {
             chunk.extend(payloads.by_ref().take(CHUNK));
             if chunk.is_empty() {
+                pool.give(chunk);
                 return Ok(all);
             }
             match self.core.publish_chunk(&mut chunk) {
@@ -113,7 +118,9 @@ impl<T: Clone + Send + 'static> Topic<T> {
                     all.delivered_to += more.delivered_to;
                     all.dropped += more.dropped;
                 }
-                Err(_) => return Err(BatchError { published: all, unsent: chunk, kind: PublishErrorKind::Closed }),
+                Err(_) => {
+                    return Err(BatchError { published: all, unsent: chunk, kind: PublishErrorKind::Closed });
+                }
             }
         }
     }

@@ -58,6 +58,8 @@ pub struct Edge<T> {
     pub core: Arc<Core<T>>,
     pub topic: Arc<TopicCore<T>>,
     producer: Sequenced<Producer<T>>,
+    /// The subscription's number.
+    id: u64,
 }
 
 /// What is counted in `users`.
@@ -151,7 +153,8 @@ impl<T> TopicCore<T> {
     /// Adds a subscription to the list; the first `seq` that it will see. The caller counts it as a user.
     pub fn attach(self: &Arc<Self>, core: &Arc<Core<T>>, producer: Producer<T>) -> (Arc<Edge<T>>, u64) {
         let producer = self.sequencer.cell(producer);
-        let edge = Arc::new(Edge { core: core.clone(), topic: self.clone(), producer });
+        let edge =
+            Arc::new(Edge { core: core.clone(), topic: self.clone(), producer, id: core.account.id.0 });
         let added = edge.clone();
         let first_seq = self.change(|list| Some(list.iter().cloned().chain([added]).collect()));
         (edge, first_seq)

@@ -3,9 +3,9 @@
 use crate::buffer::Buffer;
 use crate::config::TimeStamps;
 use crate::panics::drop_contained;
-use crate::sequencer::Guard;
+use crate::sequencer::{Guard, Key};
 use crate::sync::atomic::Ordering;
-use crate::topic::{Closed, State, TopicCore};
+use crate::topic::{Closed, Edge, State, TopicCore};
 
 /// What a publish did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,14 @@ const SAMPLING: u64 = 64;
 /// Payloads of a batch that enter the sequencer together.
 pub const CHUNK: usize = 32;
 
+impl<T> Edge<T> {
+    /// Pushes under the sequencer's lock; true if the oldest message made way.
+    #[inline(always)]
+    fn push(&self, key: &mut Key<'_>, value: T, stamp: u64, buffer: &mut Buffer<T>) -> bool {
+        self.producer.open(key).push(value, stamp, |old| buffer.keep(old, self.id))
+    }
+}
+
 impl<T: Clone> TopicCore<T> {
     /// Publishes one payload. `internal`: also after a shutdown, for dead letters.
     #[inline]
@@ -66,9 +74,9 @@ impl<T: Clone> TopicCore<T> {
         let unheard = if let Some((last, others)) = state.list.split_last() {
             for edge in others {
                 let value = buffer.take();
-                dropped += usize::from(edge.producer.open(&mut key).push(value, stamp, |old| buffer.keep(old)));
+                dropped += usize::from(edge.push(&mut key, value, stamp, &mut buffer));
             }
-            dropped += usize::from(last.producer.open(&mut key).push(payload, stamp, |old| buffer.keep(old)));
+            dropped += usize::from(last.push(&mut key, payload, stamp, &mut buffer));
             None
         } else {
             Some(payload)
@@ -93,9 +101,9 @@ impl<T: Clone> TopicCore<T> {
             for payload in chunk.drain(..) {
                 for edge in others {
                     let value = buffer.take();
-                    dropped += usize::from(edge.producer.open(&mut key).push(value, stamp, |old| buffer.keep(old)));
+                    dropped += usize::from(edge.push(&mut key, value, stamp, &mut buffer));
                 }
-                dropped += usize::from(last.producer.open(&mut key).push(payload, stamp, |old| buffer.keep(old)));
+                dropped += usize::from(last.push(&mut key, payload, stamp, &mut buffer));
             }
         }
         if guard.unlock() {
@@ -154,12 +162,11 @@ impl<T: Clone> TopicCore<T> {
     /// Drops what was evicted, clones that nobody needed, and a payload that nobody heard.
     #[inline(always)]
     fn clean_up(&self, buffer: &mut Buffer<T>, unheard: Option<T>) {
-        let mut panics = buffer.clear(&self.context.pool);
-        if let Some(payload) = unheard {
-            panics += u64::from(drop_contained(payload));
-        }
-        for _ in 0..panics {
-            self.context.payload_panics.add();
+        buffer.clear(&self.context.pool, |owner| self.context.count_payload_panic(owner));
+        if let Some(payload) = unheard
+            && drop_contained(payload)
+        {
+            self.context.count_payload_panic(None);
         }
     }
 

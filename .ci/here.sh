@@ -1,0 +1,11 @@
+# Sourced by every script here: strict, at the root of the repository, with no standard input.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+target=${CARGO_TARGET_DIR:-target}
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+
+fail() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
