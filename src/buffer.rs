@@ -17,49 +17,58 @@ const WORDS: usize = 128;
 const OWNERS: usize = 32;
 
 /// Empty arrays, kept for what does not fit the stack.
+pub type Pool<T> = ArrayQueue<Box<Heap<T>>>;
+
+/// An array on the heap. Both are empty as far as `Vec` knows: their spare capacity is the array.
 #[derive(Debug)]
-pub struct Pool<T> {
-    values: ArrayQueue<Vec<T>>,
-    owners: ArrayQueue<Vec<u64>>,
-}
-
-impl<T> Pool<T> {
-    /// Keeps `count` arrays at most.
-    pub fn new(count: usize) -> Self {
-        Self { values: ArrayQueue::new(count), owners: ArrayQueue::new(count) }
-    }
-
-    /// An empty array.
-    pub fn take(&self) -> Vec<T> {
-        self.values.pop().unwrap_or_default()
-    }
-
-    /// Gives one back.
-    pub fn give(&self, values: Vec<T>) {
-        debug_assert!(values.is_empty());
-        if values.capacity() > 0 {
-            // Dropped if the pool is full.
-            let _ = self.values.push(values);
-        }
-    }
-}
-
-/// The array: 1 KiB on the stack if that is enough, else from the pool.
-pub struct Buffer<T> {
-    stack: MaybeUninit<[u64; WORDS]>,
-    stack_owners: MaybeUninit<[u64; OWNERS]>,
-    /// Empty as far as `Vec` knows: its spare capacity is the array.
-    heap: Vec<T>,
+pub struct Heap<T> {
+    pub values: Vec<T>,
     owners: Vec<u64>,
-    /// Which of the two arrays it is.
-    on_heap: bool,
+}
+
+impl<T> Heap<T> {
+    /// An empty one, from the pool if it has one.
+    pub fn take(pool: &Pool<T>) -> Box<Self> {
+        pool.pop().unwrap_or_else(|| Box::new(Self { values: Vec::new(), owners: Vec::new() }))
+    }
+
+    /// Gives it back, empty; dropped if the pool is full.
+    pub fn give(self: Box<Self>, pool: &Pool<T>) {
+        debug_assert!(self.values.is_empty() && self.owners.is_empty());
+        let _ = pool.push(self);
+    }
+
+    fn has_room(&self, places: usize) -> bool {
+        // A vector of values without a size has room for all of them, but their owners have a size.
+        places <= self.values.capacity() && (!std::mem::needs_drop::<T>() || places <= self.owners.capacity())
+    }
+}
+
+/// The array on the stack: 1 KiB, never initialised as a whole. Apart from [`Buffer`], or the compiler would clear it together with the fields there.
+pub struct Room {
+    values: MaybeUninit<[u64; WORDS]>,
+    owners: MaybeUninit<[u64; OWNERS]>,
+}
+
+impl Room {
+    /// Costs nothing.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { values: MaybeUninit::uninit(), owners: MaybeUninit::uninit() }
+    }
+}
+
+/// The array: the room on the stack if that is enough, else one from the pool.
+pub struct Buffer<'a, T> {
+    room: &'a mut Room,
+    heap: Option<Box<Heap<T>>>,
     /// Evicted values are at `..evicted`, clones at `next..end`; `evicted <= next`.
     evicted: usize,
     next: usize,
     end: usize,
 }
 
-impl<T> Buffer<T> {
+impl<'a, T> Buffer<'a, T> {
     const ON_STACK: usize = {
         if align_of::<T>() > align_of::<u64>() {
             0
@@ -70,39 +79,32 @@ impl<T> Buffer<T> {
         }
     };
 
-    /// An empty buffer for a publish of `payloads`. Costs nothing.
+    /// An empty buffer for a publish of `payloads`.
     #[inline(always)]
-    pub fn new(payloads: usize) -> Self {
-        Self {
-            stack: MaybeUninit::uninit(),
-            stack_owners: MaybeUninit::uninit(),
-            heap: Vec::new(),
-            owners: Vec::new(),
-            on_heap: false,
-            evicted: 0,
-            next: payloads,
-            end: payloads,
-        }
+    pub fn new(room: &'a mut Room, payloads: usize) -> Self {
+        Self { room, heap: None, evicted: 0, next: payloads, end: payloads }
     }
 
     #[inline(always)]
     fn base(&mut self) -> *mut T {
-        if self.on_heap { self.heap.as_mut_ptr() } else { self.stack.as_mut_ptr().cast() }
+        match &mut self.heap {
+            Some(heap) => heap.values.as_mut_ptr(),
+            None => self.room.values.as_mut_ptr().cast(),
+        }
     }
 
     #[inline(always)]
     fn owners(&mut self) -> *mut u64 {
-        if self.on_heap { self.owners.as_mut_ptr() } else { self.stack_owners.as_mut_ptr().cast() }
+        match &mut self.heap {
+            Some(heap) => heap.owners.as_mut_ptr(),
+            None => self.room.owners.as_mut_ptr().cast(),
+        }
     }
 
     /// Whether the array has this many places, with their owners.
     #[inline(always)]
     pub fn has_room(&self, places: usize) -> bool {
-        if !self.on_heap {
-            return places <= Self::ON_STACK;
-        }
-        // A vector of values without a size has room for all of them, but their owners have a size.
-        places <= self.heap.capacity() && (!std::mem::needs_drop::<T>() || places <= self.owners.capacity())
+        self.heap.as_ref().map_or(places <= Self::ON_STACK, |heap| heap.has_room(places))
     }
 
     /// Clones that are ready.
@@ -120,10 +122,11 @@ impl<T> Buffer<T> {
         if !self.has_room(places) {
             self.grow(places, pool);
         }
+        let base = self.base();
         while self.end < places {
             let value = make(self.end - self.next);
             // SAFETY: `end < places`, and the array has `places` elements at least.
-            let place = unsafe { self.base().add(self.end) };
+            let place = unsafe { base.add(self.end) };
             // SAFETY: the place is inside the array and holds nothing.
             unsafe { place.write(value) };
             self.end += 1;
@@ -133,19 +136,19 @@ impl<T> Buffer<T> {
     /// An array of `places`, with what is in the old one moved over.
     #[cold]
     fn grow(&mut self, places: usize, pool: &Pool<T>) {
-        let mut heap = pool.take();
-        heap.reserve(places);
+        let mut heap = Heap::take(pool);
+        heap.values.reserve(places);
         if std::mem::needs_drop::<T>() {
             // No owner is written yet: nothing is evicted before the last clone is made.
-            self.owners = pool.owners.pop().unwrap_or_default();
-            self.owners.reserve(places);
+            heap.owners.reserve(places);
         }
         if self.end > self.next {
             // SAFETY: clones have been made, so the old array has `end` places, and the new one has more; they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.base(), heap.as_mut_ptr(), self.end) };
+            unsafe { std::ptr::copy_nonoverlapping(self.base(), heap.values.as_mut_ptr(), self.end) };
         }
-        pool.give(std::mem::replace(&mut self.heap, heap));
-        self.on_heap = true;
+        if let Some(old) = self.heap.replace(heap) {
+            old.give(pool);
+        }
     }
 
     /// The next clone.
@@ -188,12 +191,8 @@ impl<T> Buffer<T> {
     #[inline]
     pub fn clear(&mut self, pool: &Pool<T>, panicked: impl FnMut(Option<u64>)) {
         self.drop_values(panicked);
-        if std::mem::take(&mut self.on_heap) {
-            pool.give(std::mem::take(&mut self.heap));
-            let owners = std::mem::take(&mut self.owners);
-            if owners.capacity() > 0 {
-                let _ = pool.owners.push(owners);
-            }
+        if let Some(heap) = self.heap.take() {
+            heap.give(pool);
         }
     }
 
@@ -223,7 +222,7 @@ impl<T> Buffer<T> {
     }
 }
 
-impl<T> Drop for Buffer<T> {
+impl<T> Drop for Buffer<'_, T> {
     fn drop(&mut self) {
         if std::mem::needs_drop::<T>() {
             self.drop_values(|_| ());
@@ -231,7 +230,7 @@ impl<T> Drop for Buffer<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Buffer<T> {
+impl<T> std::fmt::Debug for Buffer<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { evicted, next, end, .. } = self;
         f.debug_struct("Buffer")
@@ -250,12 +249,13 @@ mod tests {
     fn round<T>(n: usize, make: impl Fn() -> T) {
         let pool = Pool::new(2);
         for _ in 0..3 {
-            let keep = |buffer: &mut Buffer<T>| {
+            let keep = |buffer: &mut Buffer<'_, T>| {
                 if std::mem::needs_drop::<T>() {
                     buffer.keep(make(), 7);
                 }
             };
-            let mut buffer = Buffer::new(2);
+            let mut room = Room::new();
+            let mut buffer = Buffer::new(&mut room, 2);
             buffer.fill(n, &pool, |_| make());
             buffer.fill(2 * n - 2, &pool, |_| make());
             assert_eq!(buffer.clones(), 2 * n - 2);
@@ -285,7 +285,8 @@ mod tests {
         let live = Rc::new(());
         let pool = Pool::new(1);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut buffer = Buffer::new(1);
+            let mut room = Room::new();
+            let mut buffer = Buffer::new(&mut room, 1);
             buffer.fill(300, &pool, |at| if at == 200 { panic!() } else { live.clone() });
         }));
         assert!(result.is_err());
@@ -295,10 +296,11 @@ mod tests {
     #[test]
     fn arrays_return_to_the_pool() {
         let pool: Pool<String> = Pool::new(1);
-        let mut buffer = Buffer::new(1);
+        let mut room = Room::new();
+        let mut buffer = Buffer::new(&mut room, 1);
         buffer.fill(99, &pool, |_| String::new());
         buffer.clear(&pool, |_| unreachable!("no destructor panics"));
-        assert_eq!((pool.values.len(), pool.owners.len()), (1, 1));
+        assert_eq!(pool.len(), 1);
     }
 
     #[test]
@@ -311,7 +313,8 @@ mod tests {
         }
         for n in [3, 100] {
             let pool = Pool::new(1);
-            let mut buffer = Buffer::new(1);
+            let mut room = Room::new();
+            let mut buffer = Buffer::new(&mut room, 1);
             buffer.fill(n, &pool, |_| Bomb);
             for owner in 0..n as u64 - 1 {
                 std::mem::forget(buffer.take());

@@ -33,14 +33,15 @@ fn window() -> Duration {
 /// Fails unless every thread but this one, all of which wait, stays at rest for the whole window.
 #[track_caller]
 fn assert_at_rest() {
+    let window = window();
     wait_until(process::others_sleep);
     let switches = process::context_switches_of_others();
     let cpu = process::cpu_time_of_others();
-    let allocated = allocations::during(|| thread::sleep(window()));
+    let allocated = allocations::during(|| thread::sleep(window));
     let cpu = process::cpu_time_of_others() - cpu;
     let switches = process::context_switches_of_others() - switches;
     assert_eq!(allocated, 0, "allocations");
-    assert!(cpu < window() / 1_000, "{cpu:?} of CPU time in {:?}", window());
+    assert!(cpu < window / 1_000, "{cpu:?} of CPU time in {window:?}");
     assert!(switches < 5, "{switches} context switches");
 }
 

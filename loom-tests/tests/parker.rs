@@ -45,7 +45,8 @@ mod models {
             let producer = sequencer.cell(producer);
             let (acked, stopped) = (Flag::default(), Flag::default());
             let world = Arc::new(Self { sequencer, producer, ring, parker: Parker::new(), acked, stopped });
-            let worker = Worker { world: world.clone(), cursor, spare: spares.pop(), seen: News::default(), all };
+            let worker =
+                Worker { world: world.clone(), cursor, spare: spares.pop(), seen: News::default(), all };
             (world, worker)
         }
 
@@ -182,7 +183,7 @@ mod models {
     #[test]
     fn a_publisher() {
         let all = News { messages: 2, acked: false, stopped: false };
-        Model::new("parker, a publisher", 1_000).bound(3).check(ways(all), move || {
+        Model::new("parker, a publisher", 1_000).bound(5).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let publisher = role(move || {
                 world.publish();
@@ -198,7 +199,7 @@ mod models {
     #[test]
     fn two_publishers() {
         let all = News { messages: 2, acked: false, stopped: false };
-        Model::new("parker, 2 publishers", 1_000).bound(2).check(ways(all), move || {
+        Model::new("parker, 2 publishers", 1_000).bound(3).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let publishers = [world.clone(), world].map(|world| role(move || world.publish()));
             let worker = role(move || worker.work());
@@ -211,7 +212,7 @@ mod models {
     #[test]
     fn an_ack_and_a_stop() {
         let all = News { messages: 0, acked: true, stopped: true };
-        Model::new("parker, an ack and a stop", 1_000).bound(2).check(ways(all), move || {
+        Model::new("parker, an ack and a stop", 1_000).bound(3).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let acker = role({
                 let world = world.clone();
@@ -229,7 +230,7 @@ mod models {
     #[test]
     fn a_publisher_an_ack_and_a_stop() {
         let all = News { messages: 1, acked: true, stopped: true };
-        Model::new("parker, a publisher, an ack and a stop", 1_000).bound(2).check(ways(all), move || {
+        Model::new("parker, a publisher, an ack and a stop", 1_000).bound(1).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let publisher = role({
                 let world = world.clone();
@@ -252,7 +253,7 @@ mod models {
     #[test]
     fn a_spurious_wake() {
         let all = News { messages: 1, acked: false, stopped: false };
-        Model::new("parker, a spurious wake", 1_000).bound(2).check(ways(all), move || {
+        Model::new("parker, a spurious wake", 1_000).bound(3).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let publisher = role({
                 let world = world.clone();

@@ -184,7 +184,7 @@ impl<V> Producer<V> {
     /// Appends `value`; true if the ring was full and its oldest message made way. That message goes to `evicted`, unless dropping it
     /// is nothing to do. A `tag` other than 0 stands beside the message, where the ring has tags. Wait-free: one atomic load and one store,
     /// or one swap if the ring is full.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, value: V, tag: u64, evicted: impl FnOnce(V)) -> bool {
         self.spare.write(value);
         let ring = &*self.spare.ring;
@@ -195,7 +195,9 @@ impl<V> Producer<V> {
             flags |= TAGGED;
         }
         let new = ring.shape.word(&self.next, self.spare.slot, flags);
-        let entry = &ring.entries[self.next.at()];
+        debug_assert!(self.next.at() < ring.entries.len());
+        // SAFETY: the producer's own cursor, made for this ring: below its capacity, which is the number of entries.
+        let entry = unsafe { ring.entries.get_unchecked(self.next.at()) };
         // Acquire (RETURN): the slot named here may be one that a consumer gave back.
         let mut old = entry.load(Ordering::Acquire);
         if old & FULL == 0 {
@@ -265,7 +267,7 @@ impl<V> Spare<V> {
 
     #[inline(always)]
     fn write(&mut self, value: V) {
-        self.ring.slots[self.slot as usize].with_mut(|cell| {
+        self.ring.slot(self.slot).with_mut(|cell| {
             // SAFETY: the slot is ours alone (the invariant of the module's text), and empty: nothing is overwritten undropped.
             unsafe { (*cell).write(value) };
         });
@@ -276,7 +278,7 @@ impl<V> Spare<V> {
     /// The slot must hold a message, and be treated as empty from now on.
     #[inline(always)]
     unsafe fn read(&mut self) -> V {
-        self.ring.slots[self.slot as usize].with_mut(|cell| {
+        self.ring.slot(self.slot).with_mut(|cell| {
             // SAFETY: initialised, by the caller's word; ours alone, so not read twice.
             unsafe { cell.cast::<V>().read() }
         })
@@ -284,6 +286,13 @@ impl<V> Spare<V> {
 }
 
 impl<V> Ring<V> {
+    #[inline(always)]
+    fn slot(&self, slot: u32) -> &UnsafeCell<MaybeUninit<V>> {
+        debug_assert!((slot as usize) < self.slots.len());
+        // SAFETY: slot numbers are made by `ring_from`, below the number of slots, and from then on only exchanged.
+        unsafe { self.slots.get_unchecked(slot as usize) }
+    }
+
     /// Takes the oldest message at or after `cursor` in exchange for the empty slot `spare`, which the caller owns: the slot of the
     /// message, then the caller's, and whether it has a tag. `None` if no message waits, or `admit` refuses the place of the oldest.
     #[inline]
@@ -425,7 +434,7 @@ impl<V> Taken<V> {
 impl<V> Ring<V> {
     /// Drops the message of `slot`, whose owner calls this once.
     fn drop_in_place(&self, slot: u32) {
-        self.slots[slot as usize].with_mut(|cell| {
+        self.slot(slot).with_mut(|cell| {
             // SAFETY: called by the slot's one owner (`Taken`, or the dropping ring), for a slot that holds a message, once.
             unsafe { cell.cast::<V>().drop_in_place() };
         });
@@ -437,7 +446,7 @@ impl<V> std::ops::Deref for Taken<V> {
 
     #[inline]
     fn deref(&self) -> &V {
-        self.ring.slots[self.slot as usize].with(|cell| {
+        self.ring.slot(self.slot).with(|cell| {
             // SAFETY: the slot is ours, holds a message, and nobody writes it while we are borrowed.
             unsafe { &*cell.cast::<V>() }
         })

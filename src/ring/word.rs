@@ -19,13 +19,16 @@ pub const MAX_SLOTS: usize = 1 << 31;
 pub struct Shape {
     capacity: u32,
     lap_shift: u32,
+    /// Everything below the lap.
+    below: u64,
 }
 
 impl Shape {
     /// For `capacity` entries over `slots` slots.
     pub fn new(capacity: u32, slots: u32) -> Self {
         debug_assert!(capacity > 0 && slots > capacity && slots as usize <= MAX_SLOTS);
-        Self { capacity, lap_shift: FLAG_BITS + (u32::BITS - (slots - 1).leading_zeros()) }
+        let lap_shift = FLAG_BITS + (u32::BITS - (slots - 1).leading_zeros());
+        Self { capacity, lap_shift, below: (1 << lap_shift) - 1 }
     }
 
     /// The entries of the ring.
@@ -37,13 +40,13 @@ impl Shape {
     /// `{ lap: 1, slot: 0, tagged: 0, full: 0 }`.
     #[inline(always)]
     fn one_lap(self) -> u64 {
-        1 << self.lap_shift
+        self.below + 1
     }
 
     /// `{ lap, slot, flags }`.
     #[inline(always)]
     pub fn word(self, cursor: &Cursor, slot: u32, flags: u64) -> u64 {
-        debug_assert!(u64::from(slot) < 1 << (self.lap_shift - FLAG_BITS));
+        debug_assert!(u64::from(slot) << FLAG_BITS <= self.below);
         cursor.lap | u64::from(slot) << FLAG_BITS | flags
     }
 
@@ -51,13 +54,13 @@ impl Shape {
     #[inline(always)]
     pub fn slot(self, word: u64) -> u32 {
         // The cast drops nothing: a slot has at most 31 bits.
-        ((word & (self.one_lap() - 1)) >> FLAG_BITS) as u32
+        ((word & self.below) >> FLAG_BITS) as u32
     }
 
     /// By how many laps `word` is ahead of `cursor`, wrapping: -1 for an entry that this lap has not reached.
     #[inline(always)]
     pub fn laps_ahead(self, word: u64, cursor: &Cursor) -> i64 {
-        (word & !(self.one_lap() - 1)).wrapping_sub(cursor.lap).cast_signed() >> self.lap_shift
+        (word & !self.below).wrapping_sub(cursor.lap).cast_signed() >> self.lap_shift
     }
 
     /// The word of entry `at` before any push of a ring that starts at `cursor`: the lap before, empty.

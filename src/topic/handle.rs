@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::buffer::Heap;
 use crate::error::{BatchError, PublishError, PublishErrorKind, TryPublishError};
 use crate::metrics::TopicMetrics;
 use crate::sync::weak::{Arc, Weak};
@@ -104,14 +105,15 @@ impl<T: Clone + Send + 'static> Topic<T> {
         let mut all = PublishedBatch { first_seq: None, count: 0, delivered_to: 0, dropped: 0 };
         let mut payloads = payloads.into_iter();
         let pool = &self.core.context().pool;
-        let mut chunk = pool.take();
+        let mut heap = Heap::take(pool);
         loop {
+            let chunk = &mut heap.values;
             chunk.extend(payloads.by_ref().take(CHUNK));
             if chunk.is_empty() {
-                pool.give(chunk);
+                heap.give(pool);
                 return Ok(all);
             }
-            match self.core.publish_chunk(&mut chunk) {
+            match self.core.publish_chunk(chunk) {
                 Ok(more) => {
                     all.first_seq = all.first_seq.or(more.first_seq);
                     all.count += more.count;
@@ -119,7 +121,8 @@ impl<T: Clone + Send + 'static> Topic<T> {
                     all.dropped += more.dropped;
                 }
                 Err(_) => {
-                    return Err(BatchError { published: all, unsent: chunk, kind: PublishErrorKind::Closed });
+                    let unsent = std::mem::take(chunk);
+                    return Err(BatchError { published: all, unsent, kind: PublishErrorKind::Closed });
                 }
             }
         }

@@ -5,6 +5,9 @@ mod publish;
 
 use std::fmt;
 
+use crossbeam_utils::CachePadded;
+
+use crate::config::TimeStamps;
 use crate::context::Context;
 use crate::ring::Producer;
 use crate::sequencer::{Sequenced, Sequencer};
@@ -19,12 +22,7 @@ pub(crate) use publish::{Refusal, Wait};
 
 /// The inside of a topic.
 pub struct TopicCore<T> {
-    /// Entered by publishers and by changes of the list. First, and on its own lines: the hottest word there is.
-    sequencer: Sequencer<State<T>>,
-    /// The next message's `seq`. Written inside the sequencer.
-    published: AtomicU64,
-    /// How long the list is, for clones made before the sequencer is entered. Written by changes of the list.
-    length: AtomicUsize,
+    hot: CachePadded<Hot<T>>,
     /// The list, for those who are not inside the sequencer. An addition shows here before it does inside, a removal after: whoever
     /// leaves the sequencer finds here every subscription that it pushed to, unless that one is ending.
     snapshot: Snapshot<List<T>>,
@@ -35,6 +33,17 @@ pub struct TopicCore<T> {
     name: Arc<str>,
     incarnation: u64,
     context: Arc<Context<T>>,
+}
+
+/// What every publish reads and writes, on lines of its own.
+struct Hot<T> {
+    /// Entered by publishers and by changes of the list.
+    sequencer: Sequencer<State<T>>,
+    /// The next message's `seq`. Written inside the sequencer.
+    published: AtomicU64,
+    /// How long the list is, for clones made before the sequencer is entered. Written by changes of the list.
+    length: AtomicUsize,
+    stamps: TimeStamps,
 }
 
 /// What the sequencer guards.
@@ -83,10 +92,14 @@ const REMOVED: u64 = u64::MAX;
 impl<T> TopicCore<T> {
     pub fn new(name: &str, incarnation: u64, context: Arc<Context<T>>) -> Self {
         let list: Arc<List<T>> = Arc::new(Box::default());
-        Self {
+        let hot = CachePadded::new(Hot {
             sequencer: Sequencer::new(State { list: list.clone(), closed: None }),
             published: AtomicU64::new(0),
             length: AtomicUsize::new(0),
+            stamps: context.stamps,
+        });
+        Self {
+            hot,
             snapshot: Snapshot::new(list),
             changes: Mutex::new(()),
             users: AtomicU64::new(0),
@@ -111,13 +124,13 @@ impl<T> TopicCore<T> {
     /// Messages published.
     pub fn published(&self) -> u64 {
         // Relaxed: a counter that is looked at.
-        self.published.load(Ordering::Relaxed)
+        self.hot.published.load(Ordering::Relaxed)
     }
 
     /// Subscriptions in the list.
     pub fn subscriptions(&self) -> usize {
         // Relaxed: a number that is looked at; who needs the list takes it.
-        self.length.load(Ordering::Relaxed)
+        self.hot.length.load(Ordering::Relaxed)
     }
 
     /// Counts one more user; false if the topic has been removed.
@@ -147,12 +160,12 @@ impl<T> TopicCore<T> {
 
     /// Refuses publishes from now on. When this returns, no publish is under way that was admitted before.
     pub fn close(&self, why: Closed) {
-        self.sequencer.lock().closed.get_or_insert(why);
+        self.hot.sequencer.lock().closed.get_or_insert(why);
     }
 
     /// Adds a subscription to the list; the first `seq` that it will see. The caller counts it as a user.
     pub fn attach(self: &Arc<Self>, core: &Arc<Core<T>>, producer: Producer<T>) -> (Arc<Edge<T>>, u64) {
-        let producer = self.sequencer.cell(producer);
+        let producer = self.hot.sequencer.cell(producer);
         let edge =
             Arc::new(Edge { core: core.clone(), topic: self.clone(), producer, id: core.account.id.0 });
         let added = edge.clone();
@@ -178,7 +191,7 @@ impl<T> TopicCore<T> {
         if grows {
             self.show(&new);
         }
-        let mut guard = self.sequencer.lock();
+        let mut guard = self.hot.sequencer.lock();
         let replaced = std::mem::replace(&mut guard.list, new.clone());
         let seq = self.published();
         if guard.unlock() {
@@ -197,7 +210,7 @@ impl<T> TopicCore<T> {
 
     fn show(&self, list: &Arc<List<T>>) {
         // Relaxed: a hint; the list inside the sequencer decides.
-        self.length.store(list.len(), Ordering::Relaxed);
+        self.hot.length.store(list.len(), Ordering::Relaxed);
         drop(self.snapshot.swap(list.clone()));
     }
 
@@ -211,19 +224,19 @@ impl<T> TopicCore<T> {
 
     /// Says in the sequencer's word that a worker of this topic sleeps.
     pub fn add_sleeper(&self) {
-        self.sequencer.add_sleeper();
+        self.hot.sequencer.add_sleeper();
     }
 
     /// Takes it back.
     pub fn remove_sleeper(&self) {
-        self.sequencer.remove_sleeper();
+        self.hot.sequencer.remove_sleeper();
     }
 }
 
 impl<T> Edge<T> {
     /// Takes the oldest message out of the ring, for a subscription that ends without its consumer. The list must not have it any more.
     pub fn reclaim(&self) -> Option<T> {
-        let mut guard = self.topic.sequencer.lock();
+        let mut guard = self.topic.hot.sequencer.lock();
         let (_, mut key) = guard.open();
         self.producer.open(&mut key).reclaim()
     }

@@ -1,6 +1,6 @@
 //! The publish path.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Room};
 use crate::config::TimeStamps;
 use crate::panics::drop_contained;
 use crate::sequencer::{Guard, Key};
@@ -53,7 +53,7 @@ pub const CHUNK: usize = 32;
 impl<T> Edge<T> {
     /// Pushes under the sequencer's lock; true if the oldest message made way.
     #[inline(always)]
-    fn push(&self, key: &mut Key<'_>, value: T, stamp: u64, buffer: &mut Buffer<T>) -> bool {
+    fn push(&self, key: &mut Key<'_>, value: T, stamp: u64, buffer: &mut Buffer<'_, T>) -> bool {
         self.producer.open(key).push(value, stamp, |old| buffer.keep(old, self.id))
     }
 }
@@ -63,7 +63,8 @@ impl<T: Clone> TopicCore<T> {
     #[inline]
     pub fn publish(&self, payload: T, wait: Wait, internal: bool) -> Result<Published, (T, Refusal)> {
         let stamp = self.stamp();
-        let mut buffer = Buffer::new(1);
+        let mut room = Room::new();
+        let mut buffer = Buffer::new(&mut room, 1);
         let mut guard = match self.enter_with(&mut buffer, std::slice::from_ref(&payload), wait, internal) {
             Ok(guard) => guard,
             Err(refusal) => return Err((payload, refusal)),
@@ -91,7 +92,8 @@ impl<T: Clone> TopicCore<T> {
     /// Publishes `chunk`, contiguously, and leaves it empty; or leaves it as it is.
     pub fn publish_chunk(&self, chunk: &mut Vec<T>) -> Result<PublishedBatch, Refusal> {
         let stamp = self.stamp();
-        let mut buffer = Buffer::new(chunk.len());
+        let mut room = Room::new();
+        let mut buffer = Buffer::new(&mut room, chunk.len());
         let mut guard = self.enter_with(&mut buffer, chunk, Wait::Yes, false)?;
         let count = chunk.len();
         let first_seq = self.next_seq(count as u64);
@@ -121,19 +123,19 @@ impl<T: Clone> TopicCore<T> {
     #[inline(always)]
     fn enter_with<'a>(
         &'a self,
-        buffer: &mut Buffer<T>,
+        buffer: &mut Buffer<'_, T>,
         payloads: &[T],
         wait: Wait,
         internal: bool,
     ) -> Result<Guard<'a, State<T>>, Refusal> {
         let mut length = self.subscriptions();
         loop {
-            if length > 1 || !buffer.has_room(payloads.len()) {
+            if length > 1 || std::mem::needs_drop::<T>() && !buffer.has_room(payloads.len()) {
                 self.make_clones(buffer, payloads, length);
             }
             let guard = match wait {
-                Wait::Yes => self.sequencer.lock(),
-                Wait::No => self.sequencer.try_lock().ok_or(Refusal::Contended)?,
+                Wait::Yes => self.hot.sequencer.lock(),
+                Wait::No => self.hot.sequencer.try_lock().ok_or(Refusal::Contended)?,
             };
             match guard.closed {
                 Some(Closed::ShutDown) if internal => {}
@@ -150,18 +152,22 @@ impl<T: Clone> TopicCore<T> {
 
     /// Clones for `length` subscriptions, payload by payload.
     #[inline(never)]
-    fn make_clones(&self, buffer: &mut Buffer<T>, payloads: &[T], length: usize) {
+    fn make_clones(&self, buffer: &mut Buffer<'_, T>, payloads: &[T], length: usize) {
         let others = length.max(1) - 1;
         if payloads.len() > 1 && buffer.clones() > 0 {
             // Made for a shorter list, so in another order.
             self.clean_up(buffer, None);
         }
-        buffer.fill(others * payloads.len(), &self.context.pool, |at| payloads[at / others].clone());
+        let pool = &self.context.pool;
+        match payloads {
+            [payload] => buffer.fill(others, pool, |_| payload.clone()),
+            _ => buffer.fill(others * payloads.len(), pool, |at| payloads[at / others].clone()),
+        }
     }
 
     /// Drops what was evicted, clones that nobody needed, and a payload that nobody heard.
     #[inline(always)]
-    fn clean_up(&self, buffer: &mut Buffer<T>, unheard: Option<T>) {
+    fn clean_up(&self, buffer: &mut Buffer<'_, T>, unheard: Option<T>) {
         buffer.clear(&self.context.pool, |owner| self.context.count_payload_panic(owner));
         if let Some(payload) = unheard
             && drop_contained(payload)
@@ -173,15 +179,15 @@ impl<T: Clone> TopicCore<T> {
     #[inline(always)]
     fn next_seq(&self, count: u64) -> u64 {
         // Relaxed: written inside the sequencer, whose lock orders the writers.
-        let seq = self.published.load(Ordering::Relaxed);
-        self.published.store(seq + count, Ordering::Relaxed);
+        let seq = self.hot.published.load(Ordering::Relaxed);
+        self.hot.published.store(seq + count, Ordering::Relaxed);
         seq
     }
 
     /// The time stamp of a message that is about to be published, 0 for none. Before the sequencer is entered.
     #[inline(always)]
     fn stamp(&self) -> u64 {
-        match self.context.stamps {
+        match self.hot.stamps {
             TimeStamps::Off => 0,
             TimeStamps::Sampled if !self.published().is_multiple_of(SAMPLING) => 0,
             _ => self.context.clock.nanos() + 1,
