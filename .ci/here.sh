@@ -3,6 +3,7 @@ set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 target=${CARGO_TARGET_DIR:-target}
+[[ -z ${CI:-} ]] || export CARGO_INCREMENTAL=0 # built once, from nothing
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 fail() {

@@ -1,20 +1,44 @@
 //! What a subscription is and what it has done: the part of it that outlives it, for metrics.
 
+use std::fmt;
 use std::panic::Location;
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use crate::age::Ages;
 use crate::clock::Clock;
 use crate::config::DeliveryMode;
-use crate::message::SubscriptionId;
+use crate::error::AckError;
+use crate::message::{MessageId, SubscriptionId};
 use crate::metrics::{SubscriptionMetrics, SubscriptionState};
 use crate::ring::Counts;
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::weak::Arc;
+use crate::sync::weak::{Arc, Weak};
+
+/// What can be done to a subscription from afar, whatever its payload's type. Weak references to it keep nothing alive.
+pub trait Remote: Send + Sync {
+    /// Settles a message.
+    fn ack(&self, id: MessageId) -> Result<(), AckError>;
+    /// Has a message delivered again; the delay as the interface has it.
+    fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError>;
+    /// Its numbers now.
+    fn metrics(&self) -> SubscriptionMetrics;
+    /// Begins its end; true for the call that did it.
+    fn stop(&self) -> bool;
+}
+
+/// Where messages come from.
+#[derive(Debug)]
+pub struct Origin {
+    pub name: Arc<str>,
+    pub incarnation: u64,
+    /// The `seq` of the ring's first message.
+    pub first_seq: u64,
+}
 
 /// What does not change, and the counters.
-#[derive(Debug)]
 pub struct Account {
     pub id: SubscriptionId,
     pub name: Arc<str>,
@@ -28,6 +52,10 @@ pub struct Account {
     /// Written by whoever settles or discards.
     pub shared: CachePadded<SharedCounts>,
     pub ages: Option<Ages>,
+    /// Known once it has started.
+    pub origin: OnceLock<Origin>,
+    /// The subscription itself.
+    pub remote: Weak<dyn Remote>,
     /// `{ pushed, dropped }` of the ring at the end, when the ring is gone.
     last: [AtomicU64; 2],
 }
@@ -146,10 +174,39 @@ impl Account {
         capacity: usize,
         max_pending: usize,
         ages: Option<Ages>,
+        remote: Weak<dyn Remote>,
     ) -> Self {
         let (worker, shared) = (CachePadded::default(), CachePadded::default());
         let last = [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { id, name, filter, mode, subscribed_at, capacity, max_pending, worker, shared, ages, last }
+        let origin = OnceLock::new();
+        Self {
+            id,
+            name,
+            filter,
+            mode,
+            subscribed_at,
+            capacity,
+            max_pending,
+            worker,
+            shared,
+            ages,
+            origin,
+            remote,
+            last,
+        }
+    }
+
+    /// Where its messages come from: known to whoever has one.
+    pub fn origin(&self) -> &Origin {
+        self.origin.get().expect("a subscription with a message has started")
+    }
+
+    /// Its numbers: of the subscription while there is one, else the final ones.
+    pub fn read(&self) -> SubscriptionMetrics {
+        match self.remote.upgrade() {
+            Some(remote) => remote.metrics(),
+            None => self.metrics(self.last_counts(), None, true),
+        }
     }
 
     /// Messages pending now.
@@ -194,7 +251,7 @@ impl Account {
             _ if ended => (SubscriptionState::Ended, 0),
             IN_HANDLER => {
                 // Relaxed: published by the state.
-                let since = std::time::Duration::from_nanos(worker.since.load(Ordering::Relaxed));
+                let since = Duration::from_nanos(worker.since.load(Ordering::Relaxed));
                 (SubscriptionState::InHandler { since }, 1)
             }
             STALLED => (SubscriptionState::StalledAtPendingLimit, 0),
@@ -225,7 +282,7 @@ impl Account {
             dead_letter_failures: worker.dead_letter_failures.get(),
             payload_panics: shared.payload_panics.get(),
             age: self.ages.as_ref().and_then(Ages::summary),
-            oldest_queued_age: oldest_queued_age.map(std::time::Duration::from_nanos),
+            oldest_queued_age: oldest_queued_age.map(Duration::from_nanos),
         }
     }
 
@@ -241,5 +298,16 @@ impl Account {
             ages.record(age);
         }
         Some((age, now))
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, name, filter, .. } = self;
+        f.debug_struct("Subscription")
+            .field("id", &id.0)
+            .field("name", name)
+            .field("filter", filter)
+            .finish_non_exhaustive()
     }
 }

@@ -25,6 +25,7 @@ mod context;
 mod control;
 mod error;
 mod event;
+mod lease;
 mod message;
 mod metrics;
 mod name;

@@ -4,8 +4,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use crate::account::{Account, Remote};
 use crate::clock::nanoseconds;
 use crate::error::AckError;
+use crate::lease::Lease;
 use crate::pending::{BACKOFF, Ticket};
 use crate::ring::Taken;
 use crate::subscription::{Core, SubscriptionRef};
@@ -29,14 +31,36 @@ pub struct MessageId {
     pub(crate) ticket: Ticket,
 }
 
-/// What a message carries beside its payload.
+/// What a message carries beside its payload: few words, since they move with it.
 #[derive(Debug, Clone, Copy)]
 pub struct Meta {
-    pub ticket: Ticket,
-    pub seq: u64,
-    pub attempt: u32,
-    pub dropped_before: u64,
-    pub age: Option<u64>,
+    generation: u64,
+    seq: u64,
+    dropped_before: u64,
+    /// Nanoseconds; `NO_AGE` without a time stamp.
+    age: u64,
+    entry: u32,
+    attempt: u32,
+}
+
+const NO_AGE: u64 = u64::MAX;
+
+impl Meta {
+    #[inline(always)]
+    pub fn new(ticket: Ticket, seq: u64, attempt: u32, dropped_before: u64, age: Option<u64>) -> Self {
+        let Ticket { entry, generation } = ticket;
+        Self { generation, seq, dropped_before, age: age.unwrap_or(NO_AGE), entry, attempt }
+    }
+
+    #[inline(always)]
+    pub fn ticket(&self) -> Ticket {
+        Ticket { entry: self.entry, generation: self.generation }
+    }
+
+    #[inline(always)]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
 }
 
 /// A message in a handler call. Derefs to its payload, which stays in its slot: the handler borrows it.
@@ -47,10 +71,18 @@ pub struct Message<T> {
 }
 
 impl<T> Message<T> {
+    fn account(&self) -> &Arc<Account> {
+        &self.core.account
+    }
+
+    fn settle(&self, how: impl FnOnce(&Core<T>) -> Result<(), AckError>) -> Result<(), AckError> {
+        how(&self.core)
+    }
+
     /// The one message of a worker, refilled for each call.
     pub(crate) fn empty(core: Arc<Core<T>>) -> Self {
         let ticket = Ticket { entry: 0, generation: 0 };
-        Self { core, held: None, meta: Meta { ticket, seq: 0, attempt: 0, dropped_before: 0, age: None } }
+        Self { core, held: None, meta: Meta::new(ticket, 0, 0, 0, None) }
     }
 
     pub(crate) fn fill(&mut self, held: Taken<T>, meta: Meta) {
@@ -87,16 +119,26 @@ impl<T> Message<T> {
     }
 }
 
-/// A message that a receiver returned; it owns its payload.
+/// A message that a receiver returned; it owns its payload. It keeps neither the subscription nor the broker alive. (The thread that drops it may keep the
+/// subscription's names and counters until it drops another, or ends.)
 pub struct Received<T> {
-    core: Arc<Core<T>>,
+    account: Lease,
     payload: T,
     meta: Meta,
 }
 
 impl<T> Received<T> {
-    pub(crate) fn new(core: Arc<Core<T>>, payload: T, meta: Meta) -> Self {
-        Self { core, payload, meta }
+    #[inline]
+    pub(crate) fn new(account: &Arc<Account>, payload: T, meta: Meta) -> Self {
+        Self { account: Lease::new(account), payload, meta }
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        self.account.account()
+    }
+
+    fn settle(&self, how: impl FnOnce(&dyn Remote) -> Result<(), AckError>) -> Result<(), AckError> {
+        self.account.remote.upgrade().map_or(Err(AckError::Closed), |remote| how(&*remote))
     }
 
     /// The payload, moved out.
@@ -132,7 +174,7 @@ macro_rules! accessors {
         impl<T> $name<T> {
             /// Names it within its subscription.
             pub fn id(&self) -> MessageId {
-                MessageId { subscription: self.core.account.id, ticket: self.meta.ticket }
+                MessageId { subscription: self.account().id, ticket: self.meta.ticket() }
             }
 
             /// Its number in its topic: from 0, without holes; what is missing between two messages was dropped.
@@ -143,12 +185,12 @@ macro_rules! accessors {
 
             /// The topic that it was published on.
             pub fn topic(&self) -> &str {
-                &self.core.origin().name
+                &self.account().origin().name
             }
 
             /// Which topic of that name: grows each time a removed name is created again, and `seq` starts anew.
             pub fn incarnation(&self) -> u64 {
-                self.core.origin().incarnation
+                self.account().origin().incarnation
             }
 
             /// Which delivery of it this is, from 1.
@@ -164,7 +206,7 @@ macro_rules! accessors {
 
             /// From publish to this call, if the message has a time stamp (see [`TimeStamps`](crate::TimeStamps)).
             pub fn age(&self) -> Option<Duration> {
-                self.meta.age.map(Duration::from_nanos)
+                (self.meta.age != NO_AGE).then(|| Duration::from_nanos(self.meta.age))
             }
 
             /// Settles the message. One compare-and-swap.
@@ -173,7 +215,7 @@ macro_rules! accessors {
             ///
             /// [`AckError::NotPending`] if it is settled or was nacked; always in at-most-once mode.
             pub fn ack(&self) -> Result<(), AckError> {
-                self.core.ack(self.id())
+                self.settle(|core| core.ack(self.id()))
             }
 
             /// Has the message delivered again after `delay`; `None`: after the configured back-off. Not counted as a failure.
@@ -182,17 +224,17 @@ macro_rules! accessors {
             ///
             /// [`AckError::NotPending`] if it is settled or put back already; always in at-most-once mode.
             pub fn nack(&self, delay: Option<Duration>) -> Result<(), AckError> {
-                self.core.nack(self.id(), delay)
+                self.settle(|core| core.nack(self.id(), delay))
             }
 
             /// A handle that settles the message from anywhere, later. It keeps nothing alive. Costs a reference count.
             pub fn acker(&self) -> Acker {
-                Acker { core: self.core.settler.clone(), id: self.id() }
+                Acker { remote: self.account().remote.clone(), id: self.id() }
             }
 
             /// A weak handle to the subscription.
             pub fn subscription(&self) -> SubscriptionRef<T> {
-                self.core.handle()
+                SubscriptionRef::new(self.account())
             }
         }
 
@@ -212,14 +254,6 @@ macro_rules! accessors {
 accessors!(Message);
 accessors!(Received);
 
-/// Settling by id, without the payload's type.
-pub trait Settle: Send + Sync {
-    /// Acks a message.
-    fn ack(&self, id: MessageId) -> Result<(), AckError>;
-    /// Nacks it; the delay as the interface has it.
-    fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError>;
-}
-
 /// The delay of a nack, as the pending table has it.
 pub fn nack_delay(delay: Option<Duration>) -> u64 {
     match delay.map(nanoseconds) {
@@ -233,7 +267,7 @@ pub fn nack_delay(delay: Option<Duration>) -> u64 {
 /// Settles one message from any thread, at any time. It keeps neither the subscription nor the payload alive.
 #[derive(Clone)]
 pub struct Acker {
-    core: Weak<dyn Settle>,
+    remote: Weak<dyn Remote>,
     id: MessageId,
 }
 
@@ -250,7 +284,7 @@ impl Acker {
     ///
     /// [`AckError::NotPending`] if it is settled or was nacked; [`AckError::Closed`] after the subscription's end.
     pub fn ack(&self) -> Result<(), AckError> {
-        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.ack(self.id))
+        self.remote.upgrade().map_or(Err(AckError::Closed), |remote| remote.ack(self.id))
     }
 
     /// Has the message delivered again after `delay`; `None`: after the configured back-off.
@@ -259,7 +293,7 @@ impl Acker {
     ///
     /// [`AckError::NotPending`] if it is settled or put back already; [`AckError::Closed`] after the subscription's end.
     pub fn nack(&self, delay: Option<Duration>) -> Result<(), AckError> {
-        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.nack(self.id, delay))
+        self.remote.upgrade().map_or(Err(AckError::Closed), |remote| remote.nack(self.id, delay))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The pull form of a subscription: the caller's thread is its worker.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::error::{AckError, RecvError, RecvTimeoutError, TryRecvError};
@@ -20,9 +21,8 @@ pub struct Receiver<T> {
     station: Station<T>,
 }
 
-/// What a look gave.
-enum Look<T> {
-    Message(Received<T>),
+/// Why there is no message.
+enum Idle {
     Nothing(Sleep),
     Closed,
 }
@@ -32,23 +32,31 @@ impl<T> Receiver<T> {
         Self { station }
     }
 
-    #[inline]
-    fn look(&mut self) -> Look<T> {
+    /// The next message. Where there is none, `idle` waits or breaks off.
+    #[inline(always)]
+    fn receive<E>(
+        &mut self,
+        mut idle: impl FnMut(&mut Station<T>, Idle) -> ControlFlow<E>,
+    ) -> Result<Received<T>, E> {
         loop {
-            match self.station.next() {
+            let reason = match self.station.next() {
                 Next::Deliver(taken, meta) => {
                     self.station.begin(&meta);
-                    let payload = self.station.hand_out(meta.ticket, taken);
+                    let payload = self.station.hand_out(meta.ticket(), taken);
                     self.station.core.finish_if_drained();
-                    if let Some(payload) = payload {
-                        return Look::Message(Received::new(self.station.core.clone(), payload, meta));
+                    match payload {
+                        Some(payload) => return Ok(Received::new(&self.station.core.account, payload, meta)),
+                        None => continue,
                     }
                 }
-                Next::Wait(sleep) => return Look::Nothing(sleep),
+                Next::Wait(sleep) => Idle::Nothing(sleep),
                 Next::End => {
                     self.station.core.finish();
-                    return Look::Closed;
+                    Idle::Closed
                 }
+            };
+            if let ControlFlow::Break(error) = idle(&mut self.station, reason) {
+                return Err(error);
             }
         }
     }
@@ -60,12 +68,13 @@ impl<T> Receiver<T> {
     /// [`TryRecvError::Empty`], [`TryRecvError::PendingLimit`] or [`TryRecvError::Closed`].
     #[inline]
     pub fn try_recv(&mut self) -> Result<Received<T>, TryRecvError> {
-        match self.look() {
-            Look::Message(message) => Ok(message),
-            Look::Nothing(sleep) if sleep.stalled => Err(TryRecvError::PendingLimit),
-            Look::Nothing(_) => Err(TryRecvError::Empty),
-            Look::Closed => Err(TryRecvError::Closed),
-        }
+        self.receive(|_, reason| {
+            ControlFlow::Break(match reason {
+                Idle::Nothing(sleep) if sleep.stalled => TryRecvError::PendingLimit,
+                Idle::Nothing(_) => TryRecvError::Empty,
+                Idle::Closed => TryRecvError::Closed,
+            })
+        })
     }
 
     /// The next message; waits for it, as the subscription's wait strategy says.
@@ -74,13 +83,11 @@ impl<T> Receiver<T> {
     ///
     /// [`RecvError::Closed`].
     pub fn recv(&mut self) -> Result<Received<T>, RecvError> {
-        loop {
-            match self.look() {
-                Look::Message(message) => return Ok(message),
-                Look::Nothing(sleep) => self.station.wait(sleep, None),
-                Look::Closed => return Err(RecvError::Closed),
-            }
-        }
+        self.receive(|station, reason| {
+            let Idle::Nothing(sleep) = reason else { return ControlFlow::Break(RecvError::Closed) };
+            station.wait(sleep, None);
+            ControlFlow::Continue(())
+        })
     }
 
     /// The next message; waits for it for `limit` of real time at most (whatever the broker's clock is).
@@ -91,16 +98,14 @@ impl<T> Receiver<T> {
     pub fn recv_timeout(&mut self, limit: Duration) -> Result<Received<T>, RecvTimeoutError> {
         // What no clock can hold never comes.
         let limit = time::now().checked_add(limit);
-        loop {
-            match self.look() {
-                Look::Message(message) => return Ok(message),
-                Look::Nothing(_) if limit.is_some_and(|limit| time::now() >= limit) => {
-                    return Err(RecvTimeoutError::Timeout);
-                }
-                Look::Nothing(sleep) => self.station.wait(sleep, limit),
-                Look::Closed => return Err(RecvTimeoutError::Closed),
+        self.receive(|station, reason| {
+            let Idle::Nothing(sleep) = reason else { return ControlFlow::Break(RecvTimeoutError::Closed) };
+            if limit.is_some_and(|limit| time::now() >= limit) {
+                return ControlFlow::Break(RecvTimeoutError::Timeout);
             }
-        }
+            station.wait(sleep, limit);
+            ControlFlow::Continue(())
+        })
     }
 
     /// The messages, one after the other, each waited for; ends when the subscription does.
@@ -110,7 +115,7 @@ impl<T> Receiver<T> {
 
     /// A weak handle to the subscription.
     pub fn handle(&self) -> SubscriptionRef<T> {
-        self.station.core.handle()
+        SubscriptionRef::new(&self.station.core.account)
     }
 
     /// Its numbers.

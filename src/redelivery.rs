@@ -1,7 +1,11 @@
 //! Which message is delivered again, and when: the owner's view of its pending table, without atomics, threads or clocks.
 //!
-//! A message that is put back comes after every message that is queued at that moment and, once its delay is over, before those
-//! published later; messages put back together (in one pass) keep the order in which they were published.
+//! A message that is put back comes after every message that is queued at that moment (those before its *mark* in the ring) and, once its
+//! delay is over, before those published later; messages put back together (at one mark, in one pass) keep the order in which they were
+//! published.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::collections::BTreeSet;
 
@@ -57,8 +61,8 @@ pub struct Schedule {
     last: u32,
     /// `{ due, entry }`.
     delayed: BTreeSet<(u64, u32)>,
-    /// `{ pass, position, entry }`.
-    ready: BTreeSet<(u64, u64, u32)>,
+    /// `{ mark, pass, position, entry }`.
+    ready: BTreeSet<(u64, u64, u64, u32)>,
     pass: u64,
 }
 
@@ -145,7 +149,7 @@ impl Schedule {
 
     fn make_ready(&mut self, entry: u32, pass: u64, mark: u64) {
         let record = &mut self.records[entry as usize];
-        self.ready.insert((pass, record.position, entry));
+        self.ready.insert((mark, pass, record.position, entry));
         record.place = Place::Ready { pass, mark };
     }
 
@@ -170,7 +174,7 @@ impl Schedule {
 
     /// The next message in turn to be delivered again, and its mark.
     pub fn next(&self) -> Option<(Ticket, u64)> {
-        let &(_, _, entry) = self.ready.first()?;
+        let &(.., entry) = self.ready.first()?;
         let record = &self.records[entry as usize];
         let Place::Ready { mark, .. } = record.place else { unreachable!("a ready entry is listed as one") };
         Some((record.ticket, mark))
@@ -228,8 +232,8 @@ impl Schedule {
             Place::Delayed { due, .. } => {
                 self.delayed.remove(&(due, entry));
             }
-            Place::Ready { pass, .. } => {
-                self.ready.remove(&(pass, position, entry));
+            Place::Ready { pass, mark } => {
+                self.ready.remove(&(mark, pass, position, entry));
             }
         }
     }

@@ -96,7 +96,7 @@ where
                     Ok(outcome) => Ending::Returned(outcome),
                     Err(panic) => Ending::Panicked(panic),
                 };
-                station.conclude(meta.ticket, message.take(), ending);
+                station.conclude(meta.ticket(), message.take(), ending);
             }
             Next::Wait(sleep) => station.wait(sleep, None),
             Next::End => return,

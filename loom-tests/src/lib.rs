@@ -200,15 +200,15 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Its identity; clones have the same.
-    pub fn id(&self) -> u64 {
+    /// Its number; clones have the same.
+    pub fn number(&self) -> u64 {
         *self.id
     }
 }
 
 impl Clone for Payload {
     fn clone(&self) -> Self {
-        self.ledger.payload(self.id())
+        self.ledger.payload(self.number())
     }
 }
 

@@ -83,7 +83,7 @@ mod models {
 
         /// Ends a call; what became of its message.
         fn conclude(&self, (ticket, taken): Call, verdict: Verdict) -> &'static str {
-            assert_eq!(taken.id(), u64::from(ticket.entry), "the payload of another message");
+            assert_eq!(taken.number(), u64::from(ticket.entry), "the payload of another message");
             match self.table.conclude(ticket, taken, verdict, || self.count()) {
                 Concluded::AckedBefore(panicked) => ("AckedBefore", assert!(!panicked)).0,
                 Concluded::Acked(panicked) => ("Acked", assert!(!panicked)).0,
@@ -274,7 +274,7 @@ mod models {
 
     /// The end of the subscription, by two threads at once, against an ack or a nack: one of them has the message.
     fn end(name: &'static str, nacks: bool, expected: &[(bool, usize, usize)]) {
-        Model::new(name, 100).bound(4).check(expected.to_vec(), move || {
+        Model::new(name, 1_000).bound(2).check(expected.to_vec(), move || {
             let (world, tickets, _) = World::awaiting(1);
             let ticket = alone(tickets);
             let acker = role({
@@ -310,7 +310,7 @@ mod models {
     #[test]
     fn a_late_ack() {
         let expected = [(true, false, false), (false, true, false), (true, false, true), (false, true, true)];
-        Model::new("pending, a late ack against reuse", 100).bound(4).check(expected, || {
+        Model::new("pending, a late ack against reuse", 1_000).bound(3).check(expected, || {
             let (world, tickets, mut cursor) = World::awaiting(1);
             let ticket = alone(tickets);
             let ackers = [(); 2].map(|()| {
@@ -323,7 +323,7 @@ mod models {
                     let (freed, _) = world.read_mail();
                     let used_again = freed.first().map(|&entry| step(|| world.accept(entry, &mut cursor)));
                     used_again.map(|(next, taken)| {
-                        assert_eq!((next.entry, taken.id()), (0, 1));
+                        assert_eq!((next.entry, taken.number()), (0, 1));
                         let concluded = world.table.conclude(next, taken, Verdict::Await, || ());
                         assert!(matches!(concluded, Concluded::Awaiting));
                     })
@@ -371,7 +371,7 @@ mod models {
     /// An owner that is not stalled is woken by a nack, and lets the mail of acks wait: whether it found the ack is the outcome.
     #[test]
     fn a_nack_wakes_the_owner() {
-        Model::new("pending, a nack wakes the owner past an ack", 1_000).bound(3).check(
+        Model::new("pending, a nack wakes the owner past an ack", 1_000).bound(2).check(
             [false, true],
             || {
                 let (world, tickets, _) = World::awaiting(2);

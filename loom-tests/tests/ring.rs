@@ -19,8 +19,8 @@ mod models {
     }
 
     fn push(producer: &mut Producer<Payload>, payload: Payload) -> Option<u64> {
-        let (tag, mut evicted) = (payload.id() + 1, None);
-        let full = producer.push(payload, tag, |old| evicted = Some(old.id()));
+        let (tag, mut evicted) = (payload.number() + 1, None);
+        let full = producer.push(payload, tag, |old| evicted = Some(old.number()));
         assert_eq!(full, evicted.is_some());
         evicted
     }
@@ -29,7 +29,7 @@ mod models {
     fn take(spare: &mut Option<Spare<Payload>>, cursor: &mut Cursor) -> Option<u64> {
         match spare.take().expect("the spare is back").take(cursor) {
             Ok(taken) => {
-                let (id, tag) = (taken.id(), taken.tag());
+                let (id, tag) = (taken.number(), taken.tag());
                 assert!(tag == 0 || tag == id + 1, "the tag of another message");
                 let (empty, dropped) = taken.discard();
                 dropped.expect("no destructor panics");
@@ -83,7 +83,8 @@ mod models {
             let (mut producer, evicted) = joined(publisher);
             let (spare, taken) = joined(consumer);
             let counts = ring.counts();
-            let left: Ids = std::iter::from_fn(|| producer.reclaim().map(|payload| payload.id())).collect();
+            let left: Ids =
+                std::iter::from_fn(|| producer.reclaim().map(|payload| payload.number())).collect();
             assert_eq!((counts.pushed, counts.dropped), (PUSHES as u64, evicted.len() as u64));
             assert_eq!(counts.depth, left.len());
             drop((producer, spare, ring));
@@ -151,7 +152,7 @@ mod models {
                 let position = cursor.position() - 1;
                 let (payload, spare) = taken.into_inner();
                 assert_eq!(
-                    payload.id(),
+                    payload.number(),
                     position,
                     "a message at another's place, or changed while it was held"
                 );
@@ -201,9 +202,9 @@ mod models {
             push(&mut producer, ledger.payload(0));
             push(&mut producer, ledger.payload(1));
             let reclaimer = role(move || {
-                let mut reclaim = || step(|| producer.reclaim()).map(|payload| payload.id());
+                let mut reclaim = || step(|| producer.reclaim()).map(|payload| payload.number());
                 let got = vec![reclaim(), reclaim()];
-                assert_eq!(producer.reclaim().map(|payload| payload.id()), None);
+                assert_eq!(producer.reclaim().map(|payload| payload.number()), None);
                 (producer, got)
             });
             let consumer = role(move || {

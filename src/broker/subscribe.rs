@@ -119,16 +119,11 @@ impl<T: Clone + Send + 'static> Broker<T> {
         let id = context.new_id();
         let name = settings.name.take().unwrap_or_else(|| format!("{filter}#{id}"));
         let ages = tagged.then(Ages::new);
-        let account = Account::new(
-            SubscriptionId(id),
-            name.into(),
-            filter.to_owned(),
-            settings.mode,
-            subscribed_at,
-            capacity,
-            max_pending,
-            ages,
-        );
+        let (filter, delivery) = (filter.to_owned(), settings.mode);
+        let account = |remote| {
+            let (id, name) = (SubscriptionId(id), name.into());
+            Account::new(id, name, filter, delivery, subscribed_at, capacity, max_pending, ages, remote)
+        };
         let core = Core::new(account, settings, producer.ring().clone(), table, context.clone());
         Ok(Parts { core, producer, cursor, mode })
     }

@@ -88,7 +88,7 @@ impl<T> Station<T> {
     }
 
     /// What to do next. At most once, with a message that waits: three atomic loads and one compare-and-swap.
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self) -> Next<T> {
         let flags = self.core.control.flags() & FLAGS;
         if flags & STOP != 0
@@ -115,7 +115,7 @@ impl<T> Station<T> {
         };
         let (seq, dropped_before) = self.place(before);
         let age = self.read_age(taken.tag());
-        Next::Deliver(taken, Meta { ticket, seq, attempt: 1, dropped_before, age })
+        Next::Deliver(taken, Meta::new(ticket, seq, 1, dropped_before, age))
     }
 
     /// The age of a message with this time stamp, recorded.
@@ -130,7 +130,7 @@ impl<T> Station<T> {
     #[inline]
     fn place(&self, before: u64) -> (u64, u64) {
         let position = self.cursor.position().wrapping_sub(1);
-        (self.core.origin().first_seq.wrapping_add(position), position.wrapping_sub(before))
+        (self.core.account.origin().first_seq.wrapping_add(position), position.wrapping_sub(before))
     }
 
     /// Nothing to deliver: the end, if this was to be the last, else how to wait.
@@ -154,8 +154,12 @@ impl<T> Station<T> {
         let core = &self.core;
         let counts = &core.account.worker;
         counts.delivered.add();
-        if meta.attempt > 1 {
+        if meta.attempt() > 1 {
             counts.redelivered.add();
+        }
+        if core.settings.receiver && core.table.is_none() {
+            // Nothing is in hand: the call that returns the message is all there is.
+            return;
         }
         if core.settings.needs_clock() || self.now.is_none() && core.context.clock.is_cheap() {
             self.now = Some(core.context.clock.nanos());
@@ -212,14 +216,18 @@ impl<T> Station<T> {
 
     /// Ends the call of a receiver: its payload, out of the ring; or, at least once, a clone, while the message waits for its ack. `None` if the
     /// clone panicked, which counts as a call that did.
+    #[inline(always)]
     pub fn hand_out(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
         if let Mode::AtMostOnce { spare } = &mut self.mode {
             let (payload, empty) = taken.into_inner();
             *spare = Some(empty);
-            self.core.account.worker.idle();
-            self.now = None;
             return Some(payload);
         }
+        self.hand_out_clone(ticket, taken)
+    }
+
+    #[inline(never)]
+    fn hand_out_clone(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
         let (payload, ending) = match contain(|| (self.core.context.payload.clone)(&taken)) {
             Ok(payload) => (Some(payload), Ending::Returned(Outcome::Handled)),
             Err(panic) => (None, Ending::Panicked(panic)),

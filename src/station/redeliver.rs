@@ -70,7 +70,7 @@ impl<T> Station<T> {
         let (seq, dropped_before) = self.place(before);
         self.schedule().accept(ticket, seq, taken.tag());
         let age = self.read_age(taken.tag());
-        Some(Next::Deliver(taken, Meta { ticket, seq, attempt: 1, dropped_before, age }))
+        Some(Next::Deliver(taken, Meta::new(ticket, seq, 1, dropped_before, age)))
     }
 
     /// No new message may be taken, and none is due again.
@@ -96,7 +96,7 @@ impl<T> Station<T> {
         let record = *self.schedule().record(ticket.entry);
         let age = self.read_age(record.tag);
         let (seq, attempt) = (record.position, record.attempts);
-        Some(Next::Deliver(taken, Meta { ticket, seq, attempt, dropped_before: 0, age }))
+        Some(Next::Deliver(taken, Meta::new(ticket, seq, attempt, 0, age)))
     }
 
     /// Acts on what other threads have settled or nacked.

@@ -1,6 +1,7 @@
 //! The handles to a subscription.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::account::Account;
@@ -9,7 +10,7 @@ use crate::error::AckError;
 use crate::message::{MessageId, SubscriptionId};
 use crate::metrics::SubscriptionMetrics;
 use crate::subscription::{Core, Patience};
-use crate::sync::weak::{Arc, Weak};
+use crate::sync::weak::Arc;
 
 /// A running subscription. **Dropping it unsubscribes**, without waiting for a call that runs: `let _ = broker.subscribe(..)` ends it at once. To let it
 /// go on by itself, [`detach`](Self::detach) it.
@@ -48,7 +49,7 @@ impl<T> Subscription<T> {
 
     /// A weak handle: keeps nothing alive, usable anywhere.
     pub fn handle(&self) -> SubscriptionRef<T> {
-        self.core().handle()
+        SubscriptionRef::new(&self.core().account)
     }
 
     /// Settles a message by its id. One compare-and-swap.
@@ -94,7 +95,11 @@ impl<T> Subscription<T> {
     pub fn unsubscribe_timeout(self, limit: Duration) -> Result<SubscriptionMetrics, SubscriptionRef<T>> {
         let core = self.into_core();
         core.stop();
-        if core.wait_for_end(Patience::RealTime(limit)) { Ok(core.metrics()) } else { Err(core.handle()) }
+        if core.wait_for_end(Patience::RealTime(limit)) {
+            Ok(core.metrics())
+        } else {
+            Err(SubscriptionRef::new(&core.account))
+        }
     }
 
     /// Ends it when its work is done: off the list, what is queued is delivered, acks are waited for. At the deadline (of the broker's clock, from now) the
@@ -122,7 +127,7 @@ impl<T> Subscription<T> {
     pub fn detach(self) -> SubscriptionRef<T> {
         let core = self.into_core();
         core.detach();
-        core.handle()
+        SubscriptionRef::new(&core.account)
     }
 }
 
@@ -143,12 +148,12 @@ impl<T> fmt::Debug for Subscription<T> {
 /// A weak handle to a subscription: it keeps neither it nor its broker nor any payload alive, and its numbers stay readable after the end.
 pub struct SubscriptionRef<T> {
     account: Arc<Account>,
-    core: Weak<Core<T>>,
+    payload: PhantomData<fn(T) -> T>,
 }
 
 impl<T> SubscriptionRef<T> {
-    pub(crate) fn new(account: Arc<Account>, core: Weak<Core<T>>) -> Self {
-        Self { account, core }
+    pub(crate) fn new(account: &Arc<Account>) -> Self {
+        Self { account: account.clone(), payload: PhantomData }
     }
 
     /// Names it.
@@ -162,7 +167,7 @@ impl<T> SubscriptionRef<T> {
     ///
     /// [`AckError::NotPending`] if it is settled, nacked, another subscription's or unknown; [`AckError::Closed`] after the end.
     pub fn ack(&self, id: MessageId) -> Result<(), AckError> {
-        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.ack(id))
+        self.account.remote.upgrade().map_or(Err(AckError::Closed), |remote| remote.ack(id))
     }
 
     /// Has a message delivered again after `delay`; `None`: after the configured back-off.
@@ -171,37 +176,29 @@ impl<T> SubscriptionRef<T> {
     ///
     /// [`AckError::NotPending`] if it is settled, put back, another subscription's or unknown; [`AckError::Closed`] after the end.
     pub fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError> {
-        self.core.upgrade().map_or(Err(AckError::Closed), |core| core.nack(id, delay))
+        self.account.remote.upgrade().map_or(Err(AckError::Closed), |remote| remote.nack(id, delay))
     }
 
     /// Its numbers; after the end the final ones.
     pub fn metrics(&self) -> SubscriptionMetrics {
-        match self.core.upgrade() {
-            Some(core) => core.metrics(),
-            None => self.account.metrics(self.account.last_counts(), None, true),
-        }
+        self.account.read()
     }
 
     /// Ends it, without ever waiting: when this returns it is off the list, and its worker stops at the next message boundary. True for the call that
     /// did it, false if it was ending already.
     pub fn unsubscribe(&self) -> bool {
-        self.core.upgrade().is_some_and(|core| core.stop())
+        self.account.remote.upgrade().is_some_and(|remote| remote.stop())
     }
 }
 
 impl<T> Clone for SubscriptionRef<T> {
     fn clone(&self) -> Self {
-        Self { account: self.account.clone(), core: self.core.clone() }
+        Self::new(&self.account)
     }
 }
 
 impl<T> fmt::Debug for SubscriptionRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Account { id, name, filter, .. } = &*self.account;
-        f.debug_struct("SubscriptionRef")
-            .field("id", &id.0)
-            .field("name", name)
-            .field("filter", filter)
-            .finish_non_exhaustive()
+        self.account.fmt(f)
     }
 }

@@ -4,13 +4,13 @@ mod handle;
 
 use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::{Account, Origin, Remote};
 use crate::clock::{Alarm, NEVER};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::control::{Control, DETACHED, DRAIN, ENDED, ORPHANED, STARTED, STOP};
 use crate::error::AckError;
-use crate::message::{MessageId, Settle, nack_delay};
+use crate::message::{MessageId, nack_delay};
 use crate::metrics::SubscriptionMetrics;
 use crate::panics::drop_contained;
 use crate::parker::Parker;
@@ -35,23 +35,11 @@ pub struct Core<T> {
     pub context: Arc<Context<T>>,
     /// Where messages go that are given up; counted among that topic's handles.
     pub dead_letter: OnceLock<Arc<TopicCore<T>>>,
-    /// Itself, for ackers.
-    pub settler: Weak<dyn Settle>,
-    origin: OnceLock<Origin>,
     /// The way into the ring, from the start to the end.
     edge: Mutex<Option<Arc<Edge<T>>>>,
     thread: Mutex<Option<JoinHandle>>,
     /// When a drain gives up, by the broker's clock.
     drain_deadline: AtomicU64,
-}
-
-/// Where messages come from.
-#[derive(Debug)]
-pub struct Origin {
-    pub name: Arc<str>,
-    pub incarnation: u64,
-    /// The `seq` of the ring's first message.
-    pub first_seq: u64,
 }
 
 /// Real time that a drain leaves, past its deadline, to a worker that is between two calls.
@@ -69,7 +57,7 @@ pub enum Patience {
 
 impl<T> Core<T> {
     pub fn new(
-        account: Account,
+        account: impl FnOnce(Weak<dyn Remote>) -> Account,
         settings: Settings,
         ring: sync::Arc<Ring<T>>,
         table: Option<Table<T>>,
@@ -79,7 +67,7 @@ impl<T> Core<T> {
         T: Send + 'static,
     {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
-            account: Arc::new(account),
+            account: Arc::new(account(this.clone())),
             settings,
             ring,
             parker: Arc::new(Parker::new()),
@@ -87,8 +75,6 @@ impl<T> Core<T> {
             table,
             context,
             dead_letter: OnceLock::new(),
-            settler: this.clone(),
-            origin: OnceLock::new(),
             edge: Mutex::new(None),
             thread: Mutex::new(None),
             drain_deadline: AtomicU64::new(NEVER),
@@ -108,7 +94,7 @@ impl<T> Core<T> {
         *slot = Some(edge);
         drop(slot);
         let origin = Origin { name: topic.name().clone(), incarnation: topic.incarnation(), first_seq };
-        let _ = self.origin.set(origin);
+        let _ = self.account.origin.set(origin);
         self.control.raise(STARTED);
     }
 
@@ -117,19 +103,9 @@ impl<T> Core<T> {
         self.edge.lock().clone()
     }
 
-    /// Where its messages come from: known once it has started, and so to whoever has a message.
-    pub fn origin(&self) -> &Origin {
-        self.origin.get().expect("a subscription with a message has started")
-    }
-
     /// A thread that runs its worker.
     pub fn set_thread(&self, thread: JoinHandle) {
         *self.thread.lock() = Some(thread);
-    }
-
-    /// A weak handle.
-    pub fn handle(self: &Arc<Self>) -> SubscriptionRef<T> {
-        SubscriptionRef::new(self.account.clone(), Arc::downgrade(self))
     }
 
     /// Its numbers now.
@@ -147,13 +123,21 @@ impl<T> Core<T> {
     }
 }
 
-impl<T: Send> Settle for Core<T> {
+impl<T: Send> Remote for Core<T> {
     fn ack(&self, id: MessageId) -> Result<(), AckError> {
         Core::ack(self, id)
     }
 
     fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError> {
         Core::nack(self, id, delay)
+    }
+
+    fn metrics(&self) -> SubscriptionMetrics {
+        Core::metrics(self)
+    }
+
+    fn stop(&self) -> bool {
+        Core::stop(self)
     }
 }
 

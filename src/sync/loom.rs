@@ -99,8 +99,8 @@ pub mod thread {
 
     /// loom's, which has no form for `const` initialisers.
     macro_rules! local {
-        (static $name:ident: $type:ty = const $value:block;) => {
-            ::loom::thread_local! { static $name: $type = $value; }
+        ($($(#[$attribute:meta])* static $name:ident: $type:ty = const $value:block;)*) => {
+            ::loom::thread_local! { $($(#[$attribute])* static $name: $type = $value;)* }
         };
     }
     pub(crate) use local as thread_local;

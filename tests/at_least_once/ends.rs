@@ -122,14 +122,11 @@ fn a_detached_subscription_redelivers_until_its_last_message_is_settled() {
 }
 
 /// Drains on a thread of its own; returns once the drain has begun.
-fn drain<T: Send + 'static>(
+fn drain<T: Clone + Send + 'static>(
     broker: &Broker<T>,
     subscription: Subscription<T>,
     deadline: Duration,
-) -> thread::JoinHandle<DrainReport>
-where
-    T: Clone,
-{
+) -> thread::JoinHandle<DrainReport> {
     let drain = thread::spawn(move || subscription.drain(deadline));
     wait_until(|| broker.topic("t").unwrap().subscriptions() == 0);
     drain

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fanout::{
-    AckPolicy, Broker, EventKind, ManualClock, RecvError, RecvTimeoutError, SubscribeError,
+    AckPolicy, Broker, EventKind, ManualClock, RecvError, RecvTimeoutError, Shutdown, SubscribeError,
     SubscriptionConfig, SubscriptionRef, SubscriptionState, TryRecvError,
 };
 
@@ -35,9 +35,7 @@ fn at_the_pending_limit_it_says_so_until_something_is_settled_or_due() {
     assert_eq!(refusal(&mut receiver), TryRecvError::PendingLimit);
     clock.advance(50 * MS);
     assert_eq!(seen(&mut receiver), [(0, 2), (2, 2)]);
-    for message in [taken[0].id()] {
-        assert_eq!(receiver.ack(message), Ok(()));
-    }
+    assert_eq!(taken[0].ack(), Ok(()));
     assert_eq!(seen(&mut receiver), [(3, 1)]);
     conserved(&receiver.metrics());
 }
@@ -378,4 +376,33 @@ fn a_subscription_that_ends_in_the_middle_of_a_call_keeps_nothing() {
     assert_eq!(refusal(&mut receiver), TryRecvError::Closed);
     drop(last);
     ledger.assert_all_dropped();
+}
+
+#[test]
+fn a_drain_ends_with_the_last_ack_though_nobody_calls_the_receiver() {
+    watchdog(LIMIT, || {
+        let ledger = Ledger::new();
+        let (broker, _) = timed();
+        let mut receiver = broker.receiver("t", config(8)).unwrap();
+        for id in 0..3 {
+            broker.publish("t", ledger.live(id)).unwrap();
+        }
+        let taken = take_all(&mut receiver);
+        let shutdown = thread::spawn({
+            let broker = broker.clone();
+            move || broker.shutdown(Shutdown::Drain { deadline: HOUR })
+        });
+        wait_until(|| broker.topic("t").is_err());
+        for (at, message) in taken.iter().enumerate() {
+            assert!(!shutdown.is_finished());
+            assert_eq!(receiver.metrics().pending, 3 - at);
+            assert_eq!(message.ack(), Ok(()));
+        }
+        let report = shutdown.join().unwrap();
+        assert_eq!((report.subscriptions, report.discarded, report.still_running), (1, 0, 0));
+        assert_eq!(refusal(&mut receiver), TryRecvError::Closed);
+        conserved(&receiver.metrics());
+        drop(taken);
+        ledger.assert_all_dropped();
+    });
 }

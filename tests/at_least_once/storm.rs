@@ -212,7 +212,7 @@ fn storm(policy: AckPolicy, messages: u64) {
                     11 => resume_unwind(Box::new("storm")),
                     12 => drop(message.nack(None)),
                     13 => drop(message.nack(Some(Duration::from_micros(dice / 16 % 500)))),
-                    14 if dice / 16 % 4 == 0 => return Outcome::Reject,
+                    14 if dice & 16 == 0 => return Outcome::Reject,
                     // Never (or, on success, by the call's end).
                     _ => {}
                 }
