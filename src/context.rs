@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::panics::contain;
 use crate::subscription::Core;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::weak::Arc;
 use crate::topic::{TopicCore, Wait};
 
@@ -45,7 +45,6 @@ pub struct Context<T> {
     pub payload: Payload<T>,
     /// `Broker` and `Topic` handles.
     handles: AtomicUsize,
-    next_id: AtomicU64,
     /// Shut down. Raised under the lock of `members`, and of the registry.
     closed: AtomicBool,
     pub members: Mutex<Members<T>>,
@@ -75,18 +74,11 @@ impl<T> Context<T> {
             pool: Pool::new(8),
             payload: Payload::new(),
             handles: AtomicUsize::new(1),
-            next_id: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             members: Mutex::new(Members { cores, dropped: 0, payload_panics: 0 }),
             payload_panics: Count::default(),
             hook_panics: Count::default(),
         }
-    }
-
-    /// A number for a new subscription.
-    pub fn new_id(&self) -> u64 {
-        // Relaxed: only its uniqueness matters.
-        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether it has been shut down.

@@ -13,7 +13,7 @@ use crate::ring::Taken;
 use crate::subscription::{Core, SubscriptionRef};
 use crate::sync::weak::{Arc, Weak};
 
-/// Names a subscription of a broker.
+/// Names a subscription: no two of a process have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionId(pub(crate) u64);
 

@@ -67,8 +67,8 @@ pub struct Table<T> {
 struct Entry<T> {
     /// `{ generation: 60, state: 4 }`. The generation tells the messages apart that used the entry one after the other.
     word: AtomicU64,
-    /// Of a nack, nanoseconds.
-    delay: AtomicU64,
+    /// Of a nack: see [`Nack`]. Written by the one nacker that has changed the word to `NACKING`.
+    nack: [AtomicU64; 3],
     /// The next older mailed entry.
     next: AtomicU32,
     hold: UnsafeCell<Hold<T>>,
@@ -87,6 +87,17 @@ enum Hold<T> {
 
 // SAFETY: `hold` is reached by one thread at a time, as the states say; payloads move between threads with it.
 unsafe impl<T: Send> Sync for Table<T> {}
+
+/// What a nack asks for, and when it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nack {
+    /// Nanoseconds, or [`BACKOFF`].
+    pub delay: u64,
+    /// The clock at that moment.
+    pub at: u64,
+    /// The position of the ring's next push at that moment.
+    pub mark: u64,
+}
 
 /// A message of the table: its entry and its generation there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,8 +138,8 @@ pub enum Concluded<T> {
     Awaiting,
     /// Put back, by the verdict.
     PutBack,
-    /// Put back, by a nack in the call with this delay.
-    Nacked(u64),
+    /// Put back, by a nack in the call.
+    Nacked(Nack),
     /// A nacker is at it: it comes with the mail.
     Nacking,
     /// Given up: the message, for [`Table::restore`].
@@ -140,8 +151,8 @@ pub enum Concluded<T> {
 pub enum Mail {
     /// It was acked, and is free again.
     Freed,
-    /// It was nacked with this delay, and waits to be delivered again.
-    Nacked(Ticket, u64),
+    /// It was nacked, and waits to be delivered again.
+    Nacked(Ticket, Nack),
 }
 
 /// Whether the owner must be woken.
@@ -156,7 +167,7 @@ impl<T> Table<T> {
         entries.try_reserve_exact(spares.len())?;
         entries.extend(spares.into_iter().map(|spare| Entry {
             word: AtomicU64::new(FREE),
-            delay: AtomicU64::new(0),
+            nack: std::array::from_fn(|_| AtomicU64::new(0)),
             next: AtomicU32::new(NONE),
             hold: UnsafeCell::new(Hold::Spare(spare)),
         }));
@@ -229,12 +240,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// Has a message delivered again after `delay` ([`BACKOFF`]: as configured).
+    /// Has a message delivered again, as `nack` says.
     ///
     /// # Errors
     ///
     /// [`AckError::NotPending`].
-    pub fn nack(&self, ticket: Ticket, delay: u64) -> Result<Wake, AckError> {
+    pub fn nack(&self, ticket: Ticket, nack: Nack) -> Result<Wake, AckError> {
         loop {
             let entered = match self.state(ticket) {
                 Some(IN_HANDLER) => self.change(ticket, IN_HANDLER, NACKING_IN_HANDLER),
@@ -245,8 +256,12 @@ impl<T> Table<T> {
                 break;
             }
         }
-        // Relaxed: published by the word's change.
-        self.entries[ticket.entry as usize].delay.store(delay, Ordering::Relaxed);
+        for (place, part) in
+            self.entries[ticket.entry as usize].nack.iter().zip([nack.delay, nack.at, nack.mark])
+        {
+            // Relaxed: published by the word's change.
+            place.store(part, Ordering::Relaxed);
+        }
         if self.change(ticket, NACKING_IN_HANDLER, NACKED_IN_HANDLER) {
             // The owner sees it when the call returns.
             return Ok(Wake(false));
@@ -327,10 +342,9 @@ impl<T> Table<T> {
                     }
                 }
                 (NACKED_IN_HANDLER, _) => {
-                    // Relaxed: published by the word.
-                    let delay = self.entries[ticket.entry as usize].delay.load(Ordering::Relaxed);
+                    let nack = self.read_nack(ticket.entry);
                     if self.change(ticket, NACKED_IN_HANDLER, NACKED) {
-                        return Concluded::Nacked(delay);
+                        return Concluded::Nacked(nack);
                     }
                 }
                 (NACKING_IN_HANDLER, _) => {
@@ -357,6 +371,14 @@ impl<T> Table<T> {
                 (state, _) => unreachable!("state {state} after a call"),
             }
         }
+    }
+
+    /// What the nack of an entry that is `NACKED` says.
+    fn read_nack(&self, entry: u32) -> Nack {
+        // Relaxed: published by the word.
+        let [delay, at, mark] =
+            self.entries[entry as usize].nack.each_ref().map(|part| part.load(Ordering::Relaxed));
+        Nack { delay, at, mark }
     }
 
     /// Frees an entry that is the owner's, and drops its message; true if its destructor panicked.
@@ -434,7 +456,7 @@ impl<T> Table<T> {
         // Acquire (MAIL). The owner is awake, so the notes go too.
         let mut entry = self.mail.swap(NONE.into(), Ordering::AcqRel) as u32;
         while entry != NONE {
-            let Entry { word, delay, next, .. } = &self.entries[entry as usize];
+            let Entry { word, next, .. } = &self.entries[entry as usize];
             // Relaxed: published by the push. Read before the entry is free to be mailed again.
             let after = next.load(Ordering::Relaxed);
             // Acquire (HOLD).
@@ -444,8 +466,7 @@ impl<T> Table<T> {
                 self.free(ticket);
                 reader(entry, Mail::Freed);
             } else if now & STATE == NACKED {
-                // Relaxed: published by the word.
-                reader(entry, Mail::Nacked(ticket, delay.load(Ordering::Relaxed)));
+                reader(entry, Mail::Nacked(ticket, self.read_nack(entry)));
             }
             entry = after;
         }

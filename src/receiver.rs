@@ -43,7 +43,7 @@ impl<T> Receiver<T> {
                 Next::Deliver(taken, meta) => {
                     self.station.begin(&meta);
                     let payload = self.station.hand_out(meta.ticket(), taken);
-                    self.station.core.finish_if_drained();
+                    self.station.core.finish_if_ending();
                     match payload {
                         Some(payload) => return Ok(Received::new(&self.station.core.account, payload, meta)),
                         None => continue,

@@ -37,7 +37,11 @@ mod models {
             *metrics;
         assert_eq!(metrics.state, SubscriptionState::Ended);
         assert_eq!((depth, payload_panics), (0, 0));
-        assert_eq!(enqueued, delivered + dropped + discarded, "no message is delivered twice in these models");
+        assert_eq!(
+            enqueued,
+            delivered + dropped + discarded,
+            "no message is delivered twice in these models"
+        );
         assert_eq!(calls(handler).len() as u64, delivered);
         assert_eq!(Arc::strong_count(handler), 1, "the handler's captures are gone");
     }
@@ -78,27 +82,30 @@ mod models {
     /// too late.
     #[test]
     fn publish_against_unsubscribe() {
-        Model::new("worker, publish against unsubscribe", 1_000).bound(2).check([vec![], vec![0], vec![0, 1]], || {
-            let (broker, topic, ledger) = broker();
-            let handled = Calls::default();
-            let subscription = broker.subscribe("t", SubscriptionConfig::at_most_once(2), {
-                let handled = handled.clone();
-                move |message| handled.lock().expect("no panic inside").push(message.number())
-            });
-            let subscription = subscription.expect("a legal subscription");
-            let publisher = role({
-                let (topic, ledger) = (topic.clone(), ledger.clone());
-                move || publish(&topic, &ledger, 0..2)
-            });
-            let metrics = step(|| subscription.unsubscribe());
-            assert_ended(&metrics, &handled);
-            joined(publisher);
-            // The broker and the topic live on, and keep nothing.
-            ledger.close();
-            assert_ended(&metrics, &handled);
-            drop((topic, broker));
-            calls(&handled)
-        });
+        Model::new("worker, publish against unsubscribe", 1_000).bound(2).check(
+            [vec![], vec![0], vec![0, 1]],
+            || {
+                let (broker, topic, ledger) = broker();
+                let handled = Calls::default();
+                let subscription = broker.subscribe("t", SubscriptionConfig::at_most_once(2), {
+                    let handled = handled.clone();
+                    move |message| handled.lock().expect("no panic inside").push(message.number())
+                });
+                let subscription = subscription.expect("a legal subscription");
+                let publisher = role({
+                    let (topic, ledger) = (topic.clone(), ledger.clone());
+                    move || publish(&topic, &ledger, 0..2)
+                });
+                let metrics = step(|| subscription.unsubscribe());
+                assert_ended(&metrics, &handled);
+                joined(publisher);
+                // The broker and the topic live on, and keep nothing.
+                ledger.close();
+                assert_ended(&metrics, &handled);
+                drop((topic, broker));
+                calls(&handled)
+            },
+        );
     }
 
     /// A drain hands over all that was in the queue when it left the list: what is handled is a beginning of what is published, and
@@ -130,44 +137,40 @@ mod models {
         );
     }
 
-    /// At least once: the drain of a subscription with a message that waits for its ack ends with that ack, which comes from elsewhere while
-    /// the worker, stalled at its limit, goes to sleep. How many of the two messages were acked is what the drain reports.
+    /// At least once: a drain waits for the ack of the message in hand or awaiting, which comes from elsewhere while the call runs, ends, or
+    /// the worker, at its pending limit, goes to sleep; a lost wake-up is a deadlock. How often the drain saw the message delivered is the
+    /// outcome.
     #[test]
     fn ack_against_drain() {
-        Model::new("worker, ack against drain", 100).bound(2).check([vec![0, 1]], || {
+        Model::new("worker, ack against drain", 1_000).bound(2).check([0, 1], || {
             let (broker, topic, ledger) = broker();
             let handled = Calls::default();
             let (told, ackers) = (Gate::default(), Arc::new(Mutex::new(Vec::<Acker>::new())));
-            let config = SubscriptionConfig::at_least_once(2).max_pending(1).ack_timeout(Duration::MAX);
+            let config = SubscriptionConfig::at_least_once(1).max_pending(1).ack_timeout(Duration::MAX);
             let subscription = broker.subscribe("t", config, {
                 let (handled, told, ackers) = (handled.clone(), told.clone(), ackers.clone());
                 move |message| {
                     handled.lock().expect("no panic inside").push(message.number());
-                    match message.seq() {
-                        0 => {
-                            ackers.lock().expect("no panic inside").push(message.acker());
-                            told.open();
-                        }
-                        _ => message.ack().expect("pending"),
-                    }
+                    ackers.lock().expect("no panic inside").push(message.acker());
+                    told.open();
                 }
             });
             let subscription = subscription.expect("a legal subscription");
-            publish(&topic, &ledger, 0..2);
+            publish(&topic, &ledger, 0..1);
             let handle = subscription.handle();
             let acker = role(move || {
                 told.wait();
                 let acker = ackers.lock().expect("no panic inside").pop().expect("the handler left it");
-                step(|| acker.ack().expect("pending"));
+                acker.ack().expect("pending");
             });
             let report = step(|| subscription.drain(Duration::MAX));
             joined(acker);
             assert_eq!((report.still_running, report.metrics.discarded), (false, 0));
             assert_ended(&report.metrics, &handled);
-            assert_eq!(handle.metrics().acked, 2);
+            assert_eq!((handle.metrics().acked, calls(&handled)), (1, vec![0]));
             ledger.close();
             drop((topic, broker));
-            calls(&handled)
+            report.delivered
         });
     }
 }

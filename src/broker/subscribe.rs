@@ -15,6 +15,7 @@ use crate::redelivery::Schedule;
 use crate::ring::{Cursor, Producer, ring};
 use crate::station::{Mode, Station};
 use crate::subscription::{Core, Patience, Subscription};
+use crate::sync::unique_number;
 use crate::sync::weak::Arc;
 use crate::topic::{TopicCore, User};
 use crate::worker;
@@ -116,7 +117,7 @@ impl<T: Clone + Send + 'static> Broker<T> {
         } else {
             (None, Mode::AtMostOnce { spare: spares.pop() })
         };
-        let id = context.new_id();
+        let id = unique_number();
         let name = settings.name.take().unwrap_or_else(|| format!("{filter}#{id}"));
         let ages = tagged.then(Ages::new);
         let (filter, delivery) = (filter.to_owned(), settings.mode);

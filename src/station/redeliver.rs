@@ -9,7 +9,7 @@ use crate::control::DRAIN;
 use crate::event::EventKind;
 use crate::message::{MessageId, Meta};
 use crate::panics::{contain, drop_contained};
-use crate::pending::{BACKOFF, Concluded, Mail, Table, Ticket, Verdict};
+use crate::pending::{BACKOFF, Concluded, Mail, Nack, Table, Ticket, Verdict};
 use crate::redelivery::Schedule;
 use crate::ring::{Cursor, Taken};
 
@@ -32,6 +32,10 @@ impl<T> Station<T> {
         loop {
             let counts = self.core.ring.counts();
             let full = self.core.account.pending() >= self.core.settings.max_pending;
+            if !full && std::mem::take(&mut self.stalled) {
+                self.core.account.worker.idle();
+                self.emit(EventKind::Recovered);
+            }
             let turn = self.schedule().next();
             if let Some((ticket, mark)) = turn {
                 // What was queued when it was put back goes first, unless the limit keeps that from being taken.
@@ -63,10 +67,6 @@ impl<T> Station<T> {
         let table = self.core.table.as_ref().expect("at-least-once has a pending table");
         let (ticket, taken) = table.accept(entry, &mut self.cursor, admit)?;
         self.core.account.worker.accepted.add();
-        if std::mem::take(&mut self.stalled) {
-            self.core.account.worker.idle();
-            self.emit(EventKind::Recovered);
-        }
         let (seq, dropped_before) = self.place(before);
         self.schedule().accept(ticket, seq, taken.tag());
         let age = self.read_age(taken.tag());
@@ -106,12 +106,12 @@ impl<T> Station<T> {
         let mut nacked = Vec::new();
         table.read_mail(|entry, mail| match mail {
             Mail::Freed => schedule.release(entry),
-            Mail::Nacked(ticket, delay) => nacked.push((ticket, delay)),
+            Mail::Nacked(ticket, nack) => nacked.push((ticket, nack)),
         });
         if !nacked.is_empty() {
             self.schedule().begin_pass();
-            for (ticket, delay) in nacked {
-                self.put_back(ticket, delay);
+            for (ticket, nack) in nacked {
+                self.put_back(ticket, nack);
             }
         }
     }
@@ -126,7 +126,7 @@ impl<T> Station<T> {
         self.schedule().begin_pass();
         while let Some(ticket) = self.schedule().expired(now) {
             if self.table().expire(ticket) {
-                self.put_back(ticket, 0);
+                self.put_back(ticket, self.put_back_now(0));
             } else {
                 // Settled or nacked just now: the mail says which.
                 self.schedule().suspend(ticket.entry);
@@ -134,8 +134,13 @@ impl<T> Station<T> {
         }
     }
 
-    /// Lists a message to be delivered again after `delay`, or gives it up at its limit.
-    fn put_back(&mut self, ticket: Ticket, delay: u64) {
+    /// A message that this side puts back.
+    fn put_back_now(&self, delay: u64) -> Nack {
+        Nack { delay, at: self.core.context.clock.nanos(), mark: self.core.ring.end() }
+    }
+
+    /// Lists a message to be delivered again, or gives it up at its limit.
+    fn put_back(&mut self, ticket: Ticket, Nack { delay, at, mark }: Nack) {
         let attempts = self.schedule().record(ticket.entry).attempts;
         if attempts >= self.core.settings.max_deliveries {
             match self.table().remove(ticket, || self.core.account.worker.dead.add()) {
@@ -146,8 +151,7 @@ impl<T> Station<T> {
         }
         let delay = if delay == BACKOFF { self.core.settings.backoff.delay(attempts) } else { delay };
         let now = self.core.context.clock.nanos();
-        let mark = self.core.ring.end();
-        self.schedule().put_back(ticket.entry, now.saturating_add(delay), now, mark);
+        self.schedule().put_back(ticket.entry, at.saturating_add(delay), now, mark);
     }
 
     /// Frees the entry of a message that was given up, and publishes it to the dead-letter topic, or drops it.
@@ -242,11 +246,11 @@ impl<T> Station<T> {
             }
             Concluded::PutBack => {
                 self.schedule().begin_pass();
-                self.put_back(ticket, BACKOFF);
+                self.put_back(ticket, self.put_back_now(BACKOFF));
             }
-            Concluded::Nacked(delay) => {
+            Concluded::Nacked(nack) => {
                 self.schedule().begin_pass();
-                self.put_back(ticket, delay);
+                self.put_back(ticket, nack);
             }
             // It comes with the mail.
             Concluded::Nacking => {}

@@ -14,7 +14,7 @@ use crate::message::{MessageId, nack_delay};
 use crate::metrics::SubscriptionMetrics;
 use crate::panics::drop_contained;
 use crate::parker::Parker;
-use crate::pending::{Table, Wake};
+use crate::pending::{Nack, Table, Wake};
 use crate::ring::{Producer, Ring};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
@@ -156,7 +156,10 @@ impl<T> Core<T> {
 
     /// Has a message delivered again.
     pub fn nack(&self, id: MessageId, delay: Option<Duration>) -> Result<(), AckError> {
-        self.settle(id, |table| table.nack(id.ticket, nack_delay(delay)))
+        self.settle(id, |table| {
+            let (at, mark) = (self.context.clock.nanos(), self.ring.end());
+            table.nack(id.ticket, Nack { delay: nack_delay(delay), at, mark })
+        })
     }
 
     fn settle(
@@ -174,7 +177,7 @@ impl<T> Core<T> {
                 if wake {
                     self.parker.wake();
                 }
-                self.finish_if_drained();
+                self.finish_if_ending();
                 Ok(())
             }
             // Discarded by the end that came meanwhile.
@@ -218,16 +221,21 @@ impl<T> Core<T> {
         self.drain_deadline.fetch_min(deadline, Ordering::Relaxed);
         self.control.raise(DRAIN);
         self.parker.wake();
-        self.finish_if_drained();
+        self.finish_if_ending();
     }
 
-    /// Ends a receiver that drains and has nothing left: its owner may not call again for long. After whatever may have been the last of it.
-    pub fn finish_if_drained(&self) {
-        if self.settings.receiver
-            && self.control.has(DRAIN)
-            && self.ring.counts().depth == 0
-            && self.account.pending() == 0
-        {
+    /// The last step of what may have been the last of a receiver: its owner may not call again for long. Ends it if it drains and has nothing
+    /// left; and if it was ended meanwhile, discards what this step has left pending.
+    #[inline]
+    pub fn finish_if_ending(&self) {
+        if self.settings.receiver && self.control.has(DRAIN | STOP) {
+            self.finish_receiver();
+        }
+    }
+
+    #[cold]
+    fn finish_receiver(&self) {
+        if self.control.has(STOP) || self.ring.counts().depth == 0 && self.account.pending() == 0 {
             self.finish();
         }
     }

@@ -23,5 +23,13 @@ pub mod weak {
     pub use std::sync::{Arc, Weak};
 }
 
+/// A number that no other call in this process gets, from 1.
+#[allow(clippy::disallowed_types, reason = "the door itself; a number is no part of any protocol")]
+pub fn unique_number() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    // Relaxed: only its uniqueness matters.
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!("fanout needs 64-bit atomics: the words of its rings hold a lap and an index");
