@@ -6,7 +6,7 @@
 //! panicking.
 #![cfg(loom)]
 // The book-keeping is std's on purpose: what loom saw of it would be explored, and would order what it must not order.
-#![allow(clippy::disallowed_types)]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};

@@ -7,23 +7,26 @@ fn models() {}
 
 #[cfg(loom)]
 mod models {
+    // The book-keeping is std's: loom must not see it.
+    #![allow(clippy::disallowed_types)]
+
     use fanout::__loom::weak::Weak;
     use fanout::__loom::{
-        Alarm, Concluded, Cursor, Due, Mail, Parker, Table, Taken, Ticket, Verdict, Wake, ring,
+        Alarm, Concluded, Cursor, Due, Mail, Nack, Parker, Table, Taken, Ticket, Verdict, Wake, ring,
     };
     use fanout_loom_tests::{Ledger, Model, Payload, joined, role, step};
     use loom::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// The delay that nacks ask for.
-    const DELAY: u64 = 5;
+    /// What nacks ask for.
+    const NACK: Nack = Nack { delay: 5, at: 6, mark: 7 };
 
     /// What the owner of a table and its ackers share.
     struct World {
         table: Table<Payload>,
         parker: Parker,
         ledger: Ledger,
-        /// Messages settled. std's: loom must not see it.
+        /// Messages settled.
         settled: AtomicUsize,
     }
 
@@ -74,7 +77,7 @@ mod models {
 
         /// As `Core::nack`.
         fn nack(&self, ticket: Ticket) -> bool {
-            let Ok(Wake(wake)) = self.table.nack(ticket, DELAY) else { return false };
+            let Ok(Wake(wake)) = self.table.nack(ticket, NACK) else { return false };
             if wake {
                 self.parker.wake();
             }
@@ -89,9 +92,14 @@ mod models {
                 Concluded::Acked(panicked) => ("Acked", assert!(!panicked)).0,
                 Concluded::Awaiting => "Awaiting",
                 Concluded::PutBack => "PutBack",
-                Concluded::Nacked(delay) => ("Nacked", assert_eq!(delay, DELAY)).0,
+                Concluded::Nacked(nack) => ("Nacked", assert_eq!(nack, NACK)).0,
                 Concluded::Nacking => "Nacking",
-                Concluded::Removed(_) => "Removed",
+                Concluded::Removed(taken) => {
+                    let (spare, dropped) = taken.discard();
+                    dropped.expect("no destructor panics");
+                    self.table.restore(ticket, spare);
+                    "Removed"
+                }
             }
         }
 
@@ -100,8 +108,8 @@ mod models {
             let (mut freed, mut nacked) = (Vec::new(), Vec::new());
             self.table.read_mail(|entry, mail| match mail {
                 Mail::Freed => freed.push(entry),
-                Mail::Nacked(ticket, delay) => {
-                    assert_eq!(delay, DELAY);
+                Mail::Nacked(ticket, nack) => {
+                    assert_eq!(nack, NACK);
                     nacked.push(ticket);
                 }
             });
@@ -171,7 +179,7 @@ mod models {
         check("pending, ack against remove", Verdict::Remove, [(true, "AckedBefore"), (false, "Removed")]);
     }
 
-    /// A nack while the call ends: what the nacker is told is what happens, and a nack that comes by mail comes with its delay.
+    /// A nack while the call ends: what the nacker is told is what happens, and a nack that comes by mail comes with what it asked for.
     fn nack_against_the_end_of_the_call(
         name: &'static str,
         verdict: Verdict,

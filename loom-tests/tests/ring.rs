@@ -59,15 +59,14 @@ mod models {
     }
 
     /// Pushes against takes; the rest is reclaimed. PUBLISH, RETURN, the lap arithmetic, and the counts.
-    fn flow(model: Model, capacity: usize, start: u64, tagged: bool) {
-        const PUSHES: usize = 3;
+    fn flow(model: Model, capacity: usize, start: u64, tagged: bool, pushes: usize) {
         const TAKES: usize = 2;
-        model.check(specified(capacity, PUSHES, TAKES), move || {
+        model.check(specified(capacity, pushes, TAKES), move || {
             let ledger = Ledger::default();
             let (mut producer, mut cursor, mut spares) =
                 ring_from(capacity, 1, tagged, start).expect("a small ring");
             let ring = producer.ring().clone();
-            let payloads: Vec<_> = (0..PUSHES as u64).map(|id| ledger.payload(id)).collect();
+            let payloads: Vec<_> = (0..pushes as u64).map(|id| ledger.payload(id)).collect();
             let publisher = role(move || {
                 let evicted: Ids = payloads
                     .into_iter()
@@ -85,7 +84,7 @@ mod models {
             let counts = ring.counts();
             let left: Ids =
                 std::iter::from_fn(|| producer.reclaim().map(|payload| payload.number())).collect();
-            assert_eq!((counts.pushed, counts.dropped), (PUSHES as u64, evicted.len() as u64));
+            assert_eq!((counts.pushed, counts.dropped), (pushes as u64, evicted.len() as u64));
             assert_eq!(counts.depth, left.len());
             drop((producer, spare, ring));
             ledger.close();
@@ -95,22 +94,28 @@ mod models {
 
     #[test]
     fn capacity_1() {
-        flow(Model::new("ring, capacity 1", 100_000), 1, 0, true);
+        flow(Model::new("ring, capacity 1", 100_000), 1, 0, true, 3);
     }
 
     #[test]
     fn capacity_1_wrap() {
-        flow(Model::new("ring, capacity 1, laps wrap", 1_000).bound(3), 1, last_lap(1), false);
+        flow(Model::new("ring, capacity 1, laps wrap", 1_000).bound(3), 1, last_lap(1), false, 3);
     }
 
     #[test]
     fn capacity_2() {
-        flow(Model::new("ring, capacity 2", 30_000), 2, 0, true);
+        flow(Model::new("ring, capacity 2", 30_000), 2, 0, true, 3);
     }
 
     #[test]
     fn capacity_2_wrap() {
-        flow(Model::new("ring, capacity 2, laps wrap", 1_000).bound(3), 2, last_lap(2), false);
+        flow(Model::new("ring, capacity 2, laps wrap", 1_000).bound(3), 2, last_lap(2), false, 3);
+    }
+
+    /// A slot that the consumer has used and given back is written again: by the fourth push at the earliest. RETURN.
+    #[test]
+    fn a_slot_comes_back() {
+        flow(Model::new("ring, a slot comes back", 1_000).bound(3), 1, 0, false, 4);
     }
 
     /// A consumer that is stopped, with a message in hand or in the middle of taking one, keeps no push waiting: if one waited, nobody would

@@ -45,7 +45,7 @@ mod models {
     #[test]
     fn publish_against_attach() {
         let expected = [vec![], vec![(1, 1)], vec![(0, 0), (1, 1)]];
-        Model::new("topic, publish against subscribe", 100).bound(3).check(expected, || {
+        Model::new("topic, publish against subscribe", 1_000).bound(4).check(expected, || {
             let (broker, topic, ledger) = broker();
             let publisher = role({
                 let (topic, ledger) = (topic.clone(), ledger.clone());
@@ -70,7 +70,7 @@ mod models {
     #[test]
     fn publish_against_a_second_attach() {
         let expected = [(vec![0, 1], vec![]), (vec![0, 1], vec![1]), (vec![0, 1], vec![0, 1])];
-        Model::new("topic, publish against a second subscribe", 100).bound(2).check(expected, || {
+        Model::new("topic, publish against a second subscribe", 100).bound(4).check(expected, || {
             let (broker, topic, ledger) = broker();
             let mut first = receiver(&broker, 2);
             let publisher = role({
@@ -100,7 +100,7 @@ mod models {
     /// after. How many messages it was given is the outcome.
     #[test]
     fn publish_against_detach() {
-        Model::new("topic, publish against the end", 100).bound(3).check([0, 1, 2], || {
+        Model::new("topic, publish against the end", 1_000).bound(4).check([0, 1, 2], || {
             let (broker, topic, ledger) = broker();
             let receiver = receiver(&broker, 1);
             let handle = receiver.handle();
@@ -124,7 +124,7 @@ mod models {
     /// Two that end it at once, its owner and somebody with a handle, against a publisher: everything is counted once.
     #[test]
     fn two_ends() {
-        Model::new("topic, publish against two ends", 100).bound(2).check(
+        Model::new("topic, publish against two ends", 1_000).bound(2).check(
             [(0, true), (0, false), (1, true), (1, false)],
             || {
                 let (broker, topic, ledger) = broker();
@@ -156,7 +156,7 @@ mod models {
     /// Two publishers: one order of the messages, without holes, the same for both subscriptions.
     #[test]
     fn two_publishers() {
-        Model::new("topic, 2 publishers, 2 subscriptions", 100).bound(2).check([[0, 1], [1, 0]], || {
+        Model::new("topic, 2 publishers, 2 subscriptions", 100).bound(4).check([[0, 1], [1, 0]], || {
             let (broker, topic, ledger) = broker();
             let mut receivers = [(); 2].map(|()| receiver(&broker, 2));
             let publishers = [0, 1].map(|id| {
@@ -176,7 +176,7 @@ mod models {
     /// A receiver that sleeps in `recv`, with the crate's own way of waiting, is woken by publishes, and at the end by the last handle.
     #[test]
     fn publish_against_recv() {
-        Model::new("topic, publish against a sleeping receiver", 100).bound(2).check(
+        Model::new("topic, publish against a sleeping receiver", 1_000).bound(2).check(
             [vec![(0, 0), (1, 1)]],
             || {
                 let (broker, topic, ledger) = broker();

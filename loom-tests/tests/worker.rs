@@ -56,7 +56,7 @@ mod models {
     /// so that a lost wake-up is a deadlock.
     #[test]
     fn publish_against_sleep() {
-        Model::new("worker, publish against sleep", 100).bound(2).check([vec![0, 1]], || {
+        Model::new("worker, publish against sleep", 1_000).bound(2).check([vec![0, 1]], || {
             let (broker, topic, ledger) = broker();
             let (handled, both) = (Calls::default(), Gate::default());
             let subscription = broker.subscribe("t", SubscriptionConfig::at_most_once(2), {
@@ -112,7 +112,7 @@ mod models {
     /// nothing is discarded.
     #[test]
     fn publish_against_drain() {
-        Model::new("worker, publish against drain", 100).bound(2).check(
+        Model::new("worker, publish against drain", 1_000).bound(1).check(
             [vec![], vec![0], vec![0, 1]],
             || {
                 let (broker, topic, ledger) = broker();
@@ -142,7 +142,7 @@ mod models {
     /// outcome.
     #[test]
     fn ack_against_drain() {
-        Model::new("worker, ack against drain", 1_000).bound(2).check([0, 1], || {
+        Model::new("worker, ack against drain", 1_000).bound(1).check([0, 1], || {
             let (broker, topic, ledger) = broker();
             let handled = Calls::default();
             let (told, ackers) = (Gate::default(), Arc::new(Mutex::new(Vec::<Acker>::new())));

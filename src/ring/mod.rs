@@ -248,13 +248,13 @@ impl<V> Spare<V> {
     /// Exchanges this spare for the oldest message that waits at or after `cursor`, and moves the cursor past it; gives the spare back if
     /// there is none. Messages that were evicted meanwhile are skipped: the cursor's position tells how many. Lock-free: one
     /// atomic load and one compare-and-swap.
-    #[inline]
+    #[inline(always)]
     pub fn take(self, cursor: &mut Cursor) -> Result<Taken<V>, Self> {
         self.take_if(cursor, |_| true)
     }
 
     /// [`Self::take`], of a message at a place that `admit` allows.
-    #[inline]
+    #[inline(always)]
     pub fn take_if(self, cursor: &mut Cursor, admit: impl Fn(&Cursor) -> bool) -> Result<Taken<V>, Self> {
         let Some((slot, tagged)) = self.ring.claim(cursor, self.slot, admit) else { return Err(self) };
         // Relaxed: one writer. Release (COUNTS): see `Ring::counts`.
@@ -295,7 +295,7 @@ impl<V> Ring<V> {
 
     /// Takes the oldest message at or after `cursor` in exchange for the empty slot `spare`, which the caller owns: the slot of the
     /// message, then the caller's, and whether it has a tag. `None` if no message waits, or `admit` refuses the place of the oldest.
-    #[inline]
+    #[inline(always)]
     fn claim(&self, cursor: &mut Cursor, spare: u32, admit: impl Fn(&Cursor) -> bool) -> Option<(u32, bool)> {
         loop {
             let entry = &self.entries[cursor.at()];
@@ -404,7 +404,7 @@ impl<V> Taken<V> {
     }
 
     /// Takes the message out of its slot.
-    #[inline]
+    #[inline(always)]
     pub fn into_inner(self) -> (V, Spare<V>) {
         let mut spare = self.into_spare();
         // SAFETY: the slot held a message, ours alone, and is a spare from now on.
@@ -412,7 +412,7 @@ impl<V> Taken<V> {
     }
 
     /// Drops the message in its slot. The spare is good also if the destructor panicked.
-    #[inline]
+    #[inline(always)]
     pub fn discard(self) -> (Spare<V>, Result<(), Panic>) {
         let spare = self.into_spare();
         if !std::mem::needs_drop::<V>() {

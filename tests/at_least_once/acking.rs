@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use fanout::{AckPolicy, Acker, Broker, Message, Outcome, Subscription, SubscriptionConfig};
+use fanout::{AckPolicy, Acker, Broker, Message, Outcome, SubscriptionConfig};
 
 use crate::acks::{HOUR, Log, MS, NOT_PENDING, Subject, config, seen, take_all, timed};
 use crate::support::{Gate, LIMIT, Ledger, Live, conserved, scale, wait_until, watchdog};
@@ -412,14 +412,8 @@ fn on_success_a_call_that_succeeds_acks_also_past_the_timeout() {
                     Outcome::Handled
                 }
                 // Settled by itself, and then again by its success.
-                1 => {
-                    message.ack().unwrap();
-                    Outcome::Handled
-                }
-                2 if message.attempt() == 1 => {
-                    message.nack(Some(MS)).unwrap();
-                    Outcome::Handled
-                }
+                1 => message.ack().map(|()| Outcome::Handled).unwrap(),
+                2 if message.attempt() == 1 => message.nack(Some(MS)).map(|()| Outcome::Handled).unwrap(),
                 3 if message.attempt() == 1 => Outcome::Failed,
                 _ => Outcome::Handled,
             }
@@ -427,14 +421,14 @@ fn on_success_a_call_that_succeeds_acks_also_past_the_timeout() {
         let config = config(8).ack_policy(AckPolicy::OnSuccess).ack_timeout(50 * MS).backoff(MS, MS);
         let (broker, clock) = timed();
         let calls = Log::new();
-        let subscription: Subscription<u64> = {
+        let recorded = {
             let calls = calls.clone();
-            let handler = move |message: &Message<u64>| {
+            move |message: &Message<u64>| {
                 calls.push((**message, message.attempt()));
                 handler(message)
-            };
-            broker.subscribe("t", config, handler).unwrap()
+            }
         };
+        let subscription = broker.subscribe("t", config, recorded).unwrap();
         broker.publish("t", 0).unwrap();
         gate.wait_entered(1);
         clock.advance(HOUR);
