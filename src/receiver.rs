@@ -36,13 +36,25 @@ impl<T> Receiver<T> {
     #[inline(always)]
     fn receive<E>(
         &mut self,
+        idle: impl FnMut(&mut Station<T>, Idle) -> ControlFlow<E>,
+    ) -> Result<Received<T>, E> {
+        if self.station.is_pending() {
+            self.receive_as::<true, E>(idle)
+        } else {
+            self.receive_as::<false, E>(idle)
+        }
+    }
+
+    #[inline(always)]
+    fn receive_as<const PENDING: bool, E>(
+        &mut self,
         mut idle: impl FnMut(&mut Station<T>, Idle) -> ControlFlow<E>,
     ) -> Result<Received<T>, E> {
         loop {
-            let reason = match self.station.next() {
+            let reason = match self.station.next::<PENDING>() {
                 Next::Deliver(taken, meta) => {
-                    self.station.begin(&meta);
-                    let payload = self.station.hand_out(meta.ticket(), taken);
+                    self.station.begin::<PENDING>(&meta);
+                    let payload = self.station.hand_out::<PENDING>(meta.ticket(), taken);
                     self.station.core.finish_if_ending();
                     match payload {
                         Some(payload) => return Ok(Received::new(&self.station.core.account, payload, meta)),

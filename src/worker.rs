@@ -68,7 +68,11 @@ where
         {
             core.context.hook_panics.add();
         }
-        deliver(&mut station, &mut handler);
+        if station.is_pending() {
+            deliver::<true, _, _, _>(&mut station, &mut handler);
+        } else {
+            deliver::<false, _, _, _>(&mut station, &mut handler);
+        }
         core.unlist();
         station.discard();
     }
@@ -80,7 +84,7 @@ where
 }
 
 /// The delivery loop.
-fn deliver<T, R, H>(station: &mut Station<T>, handler: &mut H)
+fn deliver<const PENDING: bool, T, R, H>(station: &mut Station<T>, handler: &mut H)
 where
     T: Clone + Send + 'static,
     R: IntoOutcome,
@@ -88,15 +92,15 @@ where
 {
     let mut message = Message::empty(station.core.clone());
     loop {
-        match station.next() {
+        match station.next::<PENDING>() {
             Next::Deliver(taken, meta) => {
-                station.begin(&meta);
+                station.begin::<PENDING>(&meta);
                 message.fill(taken, meta);
                 let ending = match contain(|| handler(&message).into_outcome()) {
                     Ok(outcome) => Ending::Returned(outcome),
                     Err(panic) => Ending::Panicked(panic),
                 };
-                station.conclude(meta.ticket(), message.take(), ending);
+                station.conclude::<PENDING>(meta.ticket(), message.take(), ending);
             }
             Next::Wait(sleep) => station.wait(sleep, None),
             Next::End => return,

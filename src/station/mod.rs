@@ -25,6 +25,10 @@ pub struct Station<T> {
     cursor: Cursor,
     mode: Mode<T>,
     alarm: Weak<dyn Alarm>,
+    /// The `seq` of the ring's first message.
+    first_seq: u64,
+    /// Whether anybody hears of drops.
+    hooked: bool,
     /// Drops told to the hook; `None` while the ring keeps up.
     dropping: Option<u64>,
     seen_dropped: u64,
@@ -74,9 +78,12 @@ impl<T> Station<T> {
         let topic = core.edge()?.topic.clone();
         let parker: Arc<dyn Alarm> = core.parker.clone();
         let alarm = Arc::downgrade(&parker);
+        let (first_seq, hooked) = (core.account.origin().first_seq, core.context.hook.is_some());
         Some(Self {
             core,
             topic,
+            first_seq,
+            hooked,
             cursor,
             mode,
             alarm,
@@ -87,35 +94,47 @@ impl<T> Station<T> {
         })
     }
 
-    /// What to do next. At most once, with a message that waits: three atomic loads and one compare-and-swap.
+    /// Whether the mode is at-least-once: the parameter `PENDING` of the calls below, which are compiled for each mode by itself.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.mode, Mode::AtLeastOnce { .. })
+    }
+
+    /// What to do next. At most once, with a message that waits: two atomic loads and one compare-and-swap.
     #[inline(always)]
-    pub fn next(&mut self) -> Next<T> {
+    pub fn next<const PENDING: bool>(&mut self) -> Next<T> {
         let flags = self.core.control.flags() & FLAGS;
         if flags & STOP != 0
             || flags & DRAIN != 0 && self.core.context.clock.nanos() >= self.core.drain_deadline()
         {
             return Next::End;
         }
-        if self.core.context.hook.is_some() {
+        if self.hooked {
             self.tell_of_drops();
         }
+        if PENDING {
+            return self.next_pending(flags);
+        }
         let before = self.cursor.position();
-        let (taken, ticket) = match &mut self.mode {
-            Mode::AtMostOnce { spare } => {
-                let empty = spare.take().expect("the spare is back between calls");
-                match empty.take(&mut self.cursor) {
-                    Ok(taken) => (taken, Ticket { entry: 0, generation: self.cursor.position() }),
-                    Err(empty) => {
-                        *spare = Some(empty);
-                        return self.idle(flags, NEVER, 0);
-                    }
-                }
+        let empty = self.spare().take();
+        let taken = match empty.expect("the spare is back between calls").take(&mut self.cursor) {
+            Ok(taken) => taken,
+            Err(empty) => {
+                *self.spare() = Some(empty);
+                return self.idle(flags, NEVER, 0);
             }
-            Mode::AtLeastOnce { .. } => return self.next_pending(flags),
         };
+        let ticket = Ticket { entry: 0, generation: self.cursor.position() };
         let (seq, dropped_before) = self.place(before);
         let age = self.read_age(taken.tag());
         Next::Deliver(taken, Meta::new(ticket, seq, 1, dropped_before, age))
+    }
+
+    #[inline(always)]
+    fn spare(&mut self) -> &mut Option<Spare<T>> {
+        match &mut self.mode {
+            Mode::AtMostOnce { spare } => spare,
+            Mode::AtLeastOnce { .. } => unreachable!("at-least-once has its spares in the table"),
+        }
     }
 
     /// The age of a message with this time stamp, recorded.
@@ -130,7 +149,7 @@ impl<T> Station<T> {
     #[inline]
     fn place(&self, before: u64) -> (u64, u64) {
         let position = self.cursor.position().wrapping_sub(1);
-        (self.core.account.origin().first_seq.wrapping_add(position), position.wrapping_sub(before))
+        (self.first_seq.wrapping_add(position), position.wrapping_sub(before))
     }
 
     /// Nothing to deliver: the end, if this was to be the last, else how to wait.
@@ -150,18 +169,18 @@ impl<T> Station<T> {
 
     /// A call begins: counted, and visible.
     #[inline]
-    pub fn begin(&mut self, meta: &Meta) {
+    pub fn begin<const PENDING: bool>(&mut self, meta: &Meta) {
         let core = &self.core;
         let counts = &core.account.worker;
         counts.delivered.add();
-        if meta.attempt() > 1 {
+        if PENDING && meta.attempt() > 1 {
             counts.redelivered.add();
         }
-        if core.settings.receiver && core.table.is_none() {
+        if !PENDING && core.settings.receiver {
             // Nothing is in hand: the call that returns the message is all there is.
             return;
         }
-        if core.settings.needs_clock() || self.now.is_none() && core.context.clock.is_cheap() {
+        if PENDING && core.settings.needs_clock() || self.now.is_none() && core.context.clock.is_cheap() {
             self.now = Some(core.context.clock.nanos());
         }
         counts.in_handler(self.now);
@@ -169,10 +188,12 @@ impl<T> Station<T> {
 
     /// A call has ended: what its ending means for the message.
     #[inline]
-    pub fn conclude(&mut self, ticket: Ticket, taken: Taken<T>, ending: Ending) {
+    pub fn conclude<const PENDING: bool>(&mut self, ticket: Ticket, taken: Taken<T>, ending: Ending) {
         let core = &self.core;
         core.account.worker.idle();
-        if let Mode::AtMostOnce { spare } = &mut self.mode {
+        if PENDING {
+            self.conclude_pending(ticket, taken, &ending);
+        } else {
             let counts = &core.account.worker;
             match &ending {
                 Ending::Returned(Outcome::Handled) => {}
@@ -181,12 +202,10 @@ impl<T> Station<T> {
                 Ending::Panicked(_) => counts.panicked.add(),
             }
             let (empty, dropped) = taken.discard();
-            *spare = Some(empty);
             if dropped.is_err() {
                 core.account.shared.payload_panics.add();
             }
-        } else {
-            self.conclude_pending(ticket, taken, &ending);
+            *self.spare() = Some(empty);
         }
         self.now = None;
         if let Ending::Panicked(panic) = ending {
@@ -217,13 +236,13 @@ impl<T> Station<T> {
     /// Ends the call of a receiver: its payload, out of the ring; or, at least once, a clone, while the message waits for its ack. `None` if the
     /// clone panicked, which counts as a call that did.
     #[inline(always)]
-    pub fn hand_out(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
-        if let Mode::AtMostOnce { spare } = &mut self.mode {
-            let (payload, empty) = taken.into_inner();
-            *spare = Some(empty);
-            return Some(payload);
+    pub fn hand_out<const PENDING: bool>(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
+        if PENDING {
+            return self.hand_out_clone(ticket, taken);
         }
-        self.hand_out_clone(ticket, taken)
+        let (payload, empty) = taken.into_inner();
+        *self.spare() = Some(empty);
+        Some(payload)
     }
 
     #[inline(never)]
@@ -232,7 +251,7 @@ impl<T> Station<T> {
             Ok(payload) => (Some(payload), Ending::Returned(Outcome::Handled)),
             Err(panic) => (None, Ending::Panicked(panic)),
         };
-        self.conclude(ticket, taken, ending);
+        self.conclude::<true>(ticket, taken, ending);
         payload
     }
 
