@@ -257,6 +257,15 @@ impl Account {
             STALLED => (SubscriptionState::StalledAtPendingLimit, 0),
             _ => (SubscriptionState::Idle, 0),
         };
+        let (pending, acked) = if ended {
+            // Whatever was taken and has not left in another way was acked, also if its acker has not come to count it yet: the final
+            // numbers stay as they are. (A receiver may have been ended in the middle of a call.)
+            let in_call = u64::from(worker.state.load(Ordering::Relaxed) == IN_HANDLER);
+            let left = worker.rejected.get() + worker.dead.get() + shared.discarded_pending.get() + in_call;
+            (in_call as usize, worker.accepted.get().saturating_sub(left))
+        } else {
+            (self.pending().min(self.max_pending), shared.acked.get())
+        };
         SubscriptionMetrics {
             id: self.id,
             name: self.name.to_string(),
@@ -267,7 +276,7 @@ impl Account {
             capacity: self.capacity,
             depth: counts.depth,
             max_pending: self.max_pending,
-            pending: self.pending().min(self.max_pending),
+            pending,
             in_hand,
             enqueued: counts.pushed,
             delivered: worker.delivered.get(),
@@ -277,7 +286,7 @@ impl Account {
             rejected: worker.rejected.get(),
             dropped: counts.dropped,
             discarded: shared.discarded_queued.get() + shared.discarded_pending.get(),
-            acked: shared.acked.get(),
+            acked,
             dead: worker.dead.get(),
             dead_letter_failures: worker.dead_letter_failures.get(),
             payload_panics: shared.payload_panics.get(),

@@ -199,7 +199,7 @@ mod models {
     #[test]
     fn two_publishers() {
         let all = News { messages: 2, acked: false, stopped: false };
-        Model::new("parker, 2 publishers", 1_000).bound(3).check(ways(all), move || {
+        Model::new("parker, 2 publishers", 1_000).bound(2).check(ways(all), move || {
             let (world, worker) = World::new(all);
             let publishers = [world.clone(), world].map(|world| role(move || world.publish()));
             let worker = role(move || worker.work());

