@@ -156,6 +156,32 @@ impl SubscriptionConfig {
     }
 
     /// At least once, with a ring of exactly `queue_capacity` messages; the pending ones are not among them.
+    ///
+    /// A message may come twice, so a handler must be idempotent: what it has done for a message it does not do again.
+    ///
+    /// ```
+    /// use fanout::{AckPolicy, Broker, SubscriptionConfig};
+    /// use std::collections::HashSet;
+    /// use std::time::Duration;
+    ///
+    /// let broker = Broker::<u64>::new();
+    /// let config = SubscriptionConfig::at_least_once(16).ack_policy(AckPolicy::OnSuccess).max_deliveries(3);
+    /// let mut booked = HashSet::new();
+    /// let orders = broker.subscribe("orders", config, move |order| match **order {
+    ///     0 => Err("no such order"),
+    ///     id if booked.contains(&id) => Ok(()),
+    ///     id => {
+    ///         booked.insert(id);
+    ///         Ok(())
+    ///     }
+    /// })?;
+    /// for id in [7, 0, 7] {
+    ///     broker.publish("orders", id)?;
+    /// }
+    /// let end = orders.drain(Duration::from_secs(60)).metrics;
+    /// assert_eq!((end.acked, end.dead, end.failed, end.redelivered), (2, 1, 3, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn at_least_once(queue_capacity: usize) -> Self {
         Self::new(DeliveryMode::AtLeastOnce, queue_capacity)
     }

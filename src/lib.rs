@@ -4,9 +4,9 @@
 //! Layers point downwards. Unsafe code is in the files marked `*`, each block with its argument, and nowhere else.
 //!
 //! ```text
-//! layer 3   lib ── broker/{mod, builder, subscribe, shutdown} ── registry ── receiver
+//! layer 3   lib ── broker/{mod, builder, subscribe, shutdown} ── registry ── receiver ── compile_fail
 //! layer 2   topic/{mod, publish, handle} ── subscription/{mod, handle} ── worker ── station/{mod, redeliver}
-//!           pending* ── redelivery ── message ── lease ── account ── age ── context ── metrics ── config
+//!           pending* ── redelivery/{model} ── message ── lease ── account ── age ── context ── metrics ── config
 //!           event ── error ── name
 //! layer 1   ring/{mod*, word, model} ── sequencer* ── buffer* ── parker ── control ── snapshot
 //! layer 0   sync/{mod, std*, loom, futex} ── clock ── backoff ── panics
@@ -25,6 +25,8 @@ mod broker;
 #[allow(unsafe_code)]
 mod buffer;
 mod clock;
+#[cfg(doctest)]
+mod compile_fail;
 mod config;
 mod context;
 mod control;
@@ -81,9 +83,10 @@ pub mod __loom {
     pub use crate::sync::weak;
 }
 
-/// For `fuzz` alone: the ring beside its model, which no user can reach.
+/// For `fuzz` alone: parts beside their models, which no user can reach.
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::ring::model::{Op, check};
+    pub use crate::redelivery::model as schedule;
+    pub use crate::ring::model as ring;
 }

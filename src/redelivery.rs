@@ -4,6 +4,8 @@
 //! delay is over, before those published later; messages put back together (at one mark, in one pass) keep the order in which they were
 //! published.
 
+#[cfg(any(all(test, not(loom)), fuzzing))]
+pub mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

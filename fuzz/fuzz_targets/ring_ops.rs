@@ -2,7 +2,7 @@
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use fanout::__fuzz::{Op, check};
+use fanout::__fuzz::ring::{Op, check};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug)]

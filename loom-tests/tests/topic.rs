@@ -176,20 +176,18 @@ mod models {
     /// A receiver that sleeps in `recv`, in the crate's own way, is woken by publishes: nobody else would wake it.
     #[test]
     fn publish_against_recv() {
-        Model::new("topic, publish against a sleeping receiver", 1_000).bound(2).check([[0, 1]], || {
+        Model::new("topic, publish against a sleeping receiver", 1_000).bound(3).check([[0, 1]], || {
             let (broker, topic, ledger) = broker();
             let mut receiver = receiver(&broker, 2);
+            let handle = receiver.handle();
             let publisher = role({
                 let (topic, ledger) = (topic.clone(), ledger.clone());
                 move || publish(&topic, &ledger, 0..2)
             });
-            let consumer = role(move || {
-                let seen = [(); 2].map(|()| receiver.recv().expect("not closed").number());
-                assert_balanced(&receiver.metrics());
-                seen
-            });
+            let consumer = role(move || [(); 2].map(|()| receiver.recv().expect("not closed").number()));
             joined(publisher);
             let seen = joined(consumer);
+            assert_balanced(&handle.metrics());
             drop((topic, broker));
             ledger.close();
             seen

@@ -108,8 +108,8 @@ mod models {
         );
     }
 
-    /// A drain hands over all that was in the queue when it left the list: what is handled is a beginning of what is published, and
-    /// nothing is discarded.
+    /// A drain hands over all that was in the queue when it left the list: nothing is
+    /// discarded.
     #[test]
     fn publish_against_drain() {
         Model::new("worker, publish against drain", 1_000).bound(1).check(
@@ -117,14 +117,14 @@ mod models {
             || {
                 let (broker, topic, ledger) = broker();
                 let handled = Calls::default();
-                let subscription = broker.subscribe("t", SubscriptionConfig::at_most_once(2), {
+                let subscription = broker.subscribe("t", SubscriptionConfig::at_most_once(1), {
                     let handled = handled.clone();
                     move |message| handled.lock().expect("no panic inside").push(message.number())
                 });
                 let subscription = subscription.expect("a legal subscription");
                 let publisher = role({
                     let (topic, ledger) = (topic.clone(), ledger.clone());
-                    move || publish(&topic, &ledger, 0..2)
+                    move || publish(&topic, &ledger, 0..1)
                 });
                 let report = step(|| subscription.drain(Duration::MAX));
                 assert_eq!((report.still_running, report.metrics.discarded), (false, 0));
