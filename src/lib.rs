@@ -12,6 +12,7 @@
 //! layer 0   sync/{mod, std*, loom, futex} ── clock ── backoff ── panics
 //! ```
 #![deny(unsafe_code)]
+#![cfg_attr(fuzzing, allow(missing_docs))]
 // What the door for the models makes public is no interface, and owes it no manners.
 #![cfg_attr(
     loom,
