@@ -92,6 +92,11 @@ impl Schedule {
         self.free.last().copied()
     }
 
+    /// Entries in use.
+    pub fn in_use(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
     /// The record of an entry in use.
     pub fn record(&self, entry: u32) -> &Record {
         &self.records[entry as usize]

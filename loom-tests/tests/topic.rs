@@ -161,12 +161,18 @@ mod models {
             let mut receivers = [(); 2].map(|()| receiver(&broker, 2));
             let publishers = [0, 1].map(|id| {
                 let (topic, ledger) = (topic.clone(), ledger.clone());
-                role(move || publish(&topic, &ledger, id..id + 1))
+                role(move || topic.publish(ledger.payload(id)).expect("open"))
             });
-            publishers.into_iter().for_each(|publisher| assert_eq!(joined(publisher), [2]));
+            let published = publishers.map(joined);
+            assert!(published.iter().all(|published| published.delivered_to == 2));
             let [first, second] = receivers.each_mut().map(received);
             assert_eq!(first, second);
             let [(0, one), (1, other)] = first[..] else { panic!("a hole: {first:?}") };
+            assert_eq!(
+                [one, other].map(|id| published[id as usize].seq),
+                [0, 1],
+                "what the publishers were told"
+            );
             drop((receivers, topic, broker));
             ledger.close();
             [one, other]

@@ -31,22 +31,22 @@ impl<T> Station<T> {
         self.expire();
         loop {
             let counts = self.core.ring.counts();
-            let full = self.core.account.pending() >= self.core.settings.max_pending;
+            let full = self.unsettled() >= self.core.settings.max_pending;
             if !full && std::mem::take(&mut self.stalled) {
                 self.core.account.worker.idle();
                 self.emit(EventKind::Recovered);
             }
+            let free = self.schedule().free_entry().filter(|_| !full);
             let turn = self.schedule().next();
             if let Some((ticket, mark)) = turn {
                 // What was queued when it was put back goes first, unless the limit keeps that from being taken.
-                if full || counts.depth == 0 || self.core.ring.oldest(counts) >= mark {
+                if free.is_none() || counts.depth == 0 || self.core.ring.oldest(counts) >= mark {
                     match self.deliver_again(ticket) {
                         Some(next) => return next,
                         None => continue,
                     }
                 }
             }
-            let free = self.schedule().free_entry().filter(|_| !full);
             let Some(entry) = free else { return self.stall(flags) };
             // What was published after the one in turn was put back goes after it.
             let admit = |cursor: &Cursor| turn.is_none_or(|(_, mark)| cursor.position() < mark);
@@ -55,10 +55,18 @@ impl<T> Station<T> {
             }
             if turn.is_none() {
                 let until = self.schedule().next_time();
-                return self.idle(flags, until, self.core.account.pending());
+                let unsettled = self.unsettled();
+                return self.idle(flags, until, unsettled);
             }
             // The queue ran empty, or was overtaken by publishes: now it is the other's turn.
         }
+    }
+
+    /// Messages that are not settled, as far as this side knows. An acker counts after it has settled, and for a message in its call it sends no
+    /// mail; but that one this side has seen settled itself. So what either knows holds, and this side never sleeps on a count that nobody
+    /// would wake it for.
+    fn unsettled(&mut self) -> usize {
+        self.schedule().in_use().min(self.core.account.pending())
     }
 
     /// A new message out of the ring.
