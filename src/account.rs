@@ -72,6 +72,12 @@ impl Tally {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
+    /// So many more.
+    pub fn add_many(&self, more: u64) {
+        // As `add`.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
+    }
+
     /// So far.
     #[inline]
     pub fn get(&self) -> u64 {

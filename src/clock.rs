@@ -154,10 +154,12 @@ impl ManualClock {
         }
     }
 
-    /// Lets `sleeper` be rung once the hand gets to `time`; false if it is there already. One registration a sleeper.
-    pub(crate) fn register(&self, time: u64, sleeper: &Weak<dyn Alarm>) -> bool {
+    /// Lets `sleeper` be rung once the hand gets to `time`; false if it is there already. A sleeper with one thread has one registration, the newest;
+    /// with `many` there is one for each time.
+    pub(crate) fn register(&self, time: u64, sleeper: &Weak<dyn Alarm>, many: bool) -> bool {
         let mut sleepers = self.0.sleepers.lock();
-        sleepers.retain(|(_, other)| !other.ptr_eq(sleeper) && other.strong_count() > 0);
+        let replaced = |other: &(u64, Weak<dyn Alarm>)| other.1.ptr_eq(sleeper) && (!many || other.0 == time);
+        sleepers.retain(|other| !replaced(other) && other.1.strong_count() > 0);
         if self.nanos() >= time {
             return false;
         }
@@ -192,8 +194,11 @@ mod tests {
         let clock = ManualClock::new();
         let bell = Arc::new(Bell::default());
         let as_alarm: Arc<dyn Alarm> = bell.clone();
-        assert!(clock.register(10, &Arc::downgrade(&as_alarm)));
-        assert!(clock.register(20, &Arc::downgrade(&as_alarm)), "a second registration replaces the first");
+        assert!(clock.register(10, &Arc::downgrade(&as_alarm), false));
+        assert!(
+            clock.register(20, &Arc::downgrade(&as_alarm), false),
+            "a second registration replaces the first"
+        );
         let rung = |clock: &ManualClock, by| {
             clock.advance(Duration::from_nanos(by));
             bell.0.load(Ordering::Relaxed)
@@ -201,7 +206,7 @@ mod tests {
         assert_eq!(rung(&clock, 10), 0);
         assert_eq!(rung(&clock, 10), 1);
         assert_eq!(rung(&clock, 10), 1);
-        assert!(!clock.register(30, &Arc::downgrade(&as_alarm)), "that time has come already");
+        assert!(!clock.register(30, &Arc::downgrade(&as_alarm), false), "that time has come already");
     }
 
     #[test]

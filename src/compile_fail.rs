@@ -13,6 +13,18 @@
 /// ```
 struct Payload;
 
+/// Nor can one be shared between threads from within a handler, if it is not `Sync`.
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<fanout::Message<std::cell::Cell<u32>>>();
+/// ```
+/// ```
+/// fn shared<T: Sync>() {}
+/// shared::<fanout::Message<u32>>();
+/// ```
+struct Shared;
+
 /// A handler must be `Send`: it moves to its worker's thread.
 ///
 /// ```compile_fail

@@ -12,26 +12,35 @@ use crate::panics::contain;
 use crate::subscription::Core;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::thread;
 use crate::sync::weak::Arc;
 use crate::topic::{TopicCore, Wait};
+use crate::worker::thread_name;
 
 /// The hook of a broker.
 pub type Hook = Box<dyn Fn(&Event) + Send + Sync>;
 
-/// What needs `T: Clone` where no bound says so: a receiver's calls have none.
+/// What needs `T: Clone + Send + 'static` where no bound says so: a receiver's calls and the handles of a subscription have none.
 pub struct Payload<T> {
     pub clone: fn(&T) -> T,
     /// Publishes a dead letter, also after a shutdown; gives it back if its topic has been removed.
     pub publish: fn(&TopicCore<T>, T) -> Result<(), T>,
+    /// Sees a drain to its end on a thread of its own.
+    pub drain_in_background: fn(Arc<Core<T>>, u64),
 }
 
-impl<T: Clone> Payload<T> {
+impl<T: Clone + Send + 'static> Payload<T> {
     pub fn new() -> Self {
         let publish = |topic: &TopicCore<T>, payload| match topic.publish(payload, Wait::Yes, true) {
             Ok(_) => Ok(()),
             Err((payload, _)) => Err(payload),
         };
-        Self { clone: T::clone, publish }
+        let drain_in_background = |core: Arc<Core<T>>, time| {
+            let draining = core.clone();
+            // Without a thread the worker sees to its deadline itself, as soon as it is not in a call.
+            let _ = core.context.in_background(move || draining.end_drain(time));
+        };
+        Self { clone: T::clone, publish, drain_in_background }
     }
 }
 
@@ -63,7 +72,7 @@ pub struct Members<T> {
 impl<T> Context<T> {
     pub fn new(name: String, clock: Clock, stamps: TimeStamps, hook: Option<Hook>) -> Self
     where
-        T: Clone,
+        T: Clone + Send + 'static,
     {
         let cores = BTreeMap::new();
         Self {
@@ -87,9 +96,9 @@ impl<T> Context<T> {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Shuts it down: no subscription is admitted any more. If it is to `stop` them all, none begins another call once it says that it is closed.
-    /// False if it was before.
-    pub fn close(&self, stop: bool) -> bool {
+    /// Shuts it down: no subscription is admitted any more. Those that there are, and whether this call was the first. If it is to `stop` them, none
+    /// begins another call once the context says that it is closed.
+    pub fn close(&self, stop: bool) -> (Vec<Arc<Core<T>>>, bool) {
         let members = self.members.lock();
         if stop {
             for core in members.cores.values() {
@@ -97,7 +106,8 @@ impl<T> Context<T> {
             }
         }
         // Release (SHUTDOWN). Acquire is for its own sake: one call is the first.
-        !self.closed.swap(true, Ordering::AcqRel)
+        let first = !self.closed.swap(true, Ordering::AcqRel);
+        (members.cores.values().cloned().collect(), first)
     }
 
     /// One more `Broker` or `Topic` handle, from one that exists.
@@ -111,6 +121,11 @@ impl<T> Context<T> {
         // Relaxed: what the last handle did is not looked at here.
         let more = |handles| if handles == 0 { None } else { Some(handles + 1) };
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Runs `f` on a thread of its own, for what must not be waited for here.
+    pub fn in_background(&self, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        thread::spawn(&thread_name(&format!("{}-drain", self.name)), None, f).map(drop)
     }
 
     /// Runs the hook, if there is one; its panic is counted.

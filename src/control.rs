@@ -77,7 +77,7 @@ impl Control {
                 _ if clock.nanos() >= time => return false,
                 Due::At(instant) => self.word.wait_until(word, instant),
                 Due::ByHand(hand, time) => {
-                    if hand.register(time, alarm) {
+                    if hand.register(time, alarm, true) {
                         self.word.wait(word);
                     }
                 }

@@ -48,7 +48,6 @@ pub enum RecvTimeoutError {
 
 /// A name or filter that is none, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct NameError {
     /// The offending name.
     pub name: String,
@@ -64,9 +63,9 @@ pub enum NameErrorReason {
     Empty,
     /// A token between, before or after its dots is empty.
     EmptyToken,
-    /// A token is `*` or `>`, which only filters may have.
+    /// A token is `*` or `>`. (Patterns over topic names are not supported yet.)
     Wildcard,
-    /// A `>` stands before the end.
+    /// A `>` stands before the end of a pattern. (Not returned yet.)
     MisplacedWildcard,
 }
 
@@ -75,7 +74,7 @@ impl NameErrorReason {
         match self {
             Self::Empty => "a name must not be empty",
             Self::EmptyToken => "no token between the dots may be empty",
-            Self::Wildcard => "a topic's name has no token `*` or `>`; only a filter may",
+            Self::Wildcard => "no token may be `*` or `>`: patterns are not supported yet",
             Self::MisplacedWildcard => "`>` may only be the last token",
         }
     }
@@ -151,7 +150,7 @@ pub enum SubscribeError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PublishErrorKind {
-    /// The broker has been shut down, or the handle's topic has been removed.
+    /// The broker has been shut down.
     Closed,
     /// No such name can be.
     InvalidName(NameErrorReason),

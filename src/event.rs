@@ -7,7 +7,6 @@ use crate::message::{MessageId, SubscriptionId};
 /// Something that happened to a subscription. Hooks run on the subscription's worker (or inside its receiver's next call),
 /// before its next message; a hook that blocks holds up that subscription alone, and one that panics is contained and counted.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Event {
     /// Whose.
     pub subscription: SubscriptionId,

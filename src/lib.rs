@@ -1,16 +1,4 @@
 #![doc = include_str!("../README.md")]
-//! # Where things are
-//!
-//! Layers point downwards. Unsafe code is in the files marked `*`, each block with its argument, and nowhere else.
-//!
-//! ```text
-//! layer 3   lib ── broker/{mod, builder, subscribe, shutdown} ── registry ── receiver ── compile_fail
-//! layer 2   topic/{mod, publish, handle} ── subscription/{mod, handle} ── worker ── station/{mod, redeliver}
-//!           pending* ── redelivery/{model} ── message ── lease ── account ── age ── context ── metrics ── config
-//!           event ── error ── name
-//! layer 1   ring/{mod*, word, model} ── sequencer* ── buffer* ── parker ── control ── snapshot
-//! layer 0   sync/{mod, std*, loom, futex} ── clock ── backoff ── panics
-//! ```
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
 // What the door for the models makes public is no interface, and owes it no manners.

@@ -238,13 +238,12 @@ macro_rules! accessors {
             }
         }
 
-        impl<T: fmt::Debug> fmt::Debug for $name<T> {
+        impl<T> fmt::Debug for $name<T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name))
                     .field("topic", &self.topic())
                     .field("seq", &self.meta.seq)
                     .field("attempt", &self.meta.attempt)
-                    .field("payload", self.payload())
                     .finish_non_exhaustive()
             }
         }

@@ -25,7 +25,7 @@ pub struct SubscriptionMetrics {
     pub id: SubscriptionId,
     /// Its name: as configured, else filter and number.
     pub name: String,
-    /// The topic (or pattern) that it hears.
+    /// The topic that it hears.
     pub filter: String,
     /// Its delivery mode.
     pub mode: DeliveryMode,

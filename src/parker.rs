@@ -19,12 +19,13 @@ use crate::sync::weak::Weak;
 
 const AWAKE: u32 = 0;
 const PARKED: u32 = 1;
+const PARKED_DEAF: u32 = 2;
 
 /// One sleeper's bed.
 #[derive(Debug)]
 pub struct Parker {
-    /// `AWAKE`: the worker runs, or has been woken. `PARKED`: it sleeps or is about to, and looks again before it does.
-    /// The worker sets `PARKED` and takes it back; a waker only ever makes it `AWAKE`.
+    /// `AWAKE`: the worker runs, or has been woken. `PARKED`: it sleeps or is about to, and looks again before it does. `PARKED_DEAF`: the same, but
+    /// messages are nothing to it: publishers leave it alone. The worker sets these two and takes them back; a waker only ever makes it `AWAKE`.
     state: Futex,
 }
 
@@ -40,10 +41,16 @@ impl Parker {
         self.state.swap(PARKED, Ordering::AcqRel);
     }
 
+    /// [`Self::prepare`], for a sleeper that could not take a message now: publishers, who may be looking for its neighbours, do not wake it.
+    pub fn prepare_deaf(&self) {
+        // AcqRel (SLEEP): as above.
+        self.state.swap(PARKED_DEAF, Ordering::AcqRel);
+    }
+
     /// Sleeps until woken, or due, or until `limit` of real time. `alarm` is this parker, for a clock that is moved by hand.
     pub fn wait(&self, due: &Due<'_>, limit: Option<Instant>, alarm: &Weak<dyn Alarm>) {
         if let Due::ByHand(clock, time) = due
-            && !clock.register(*time, alarm)
+            && !clock.register(*time, alarm, false)
         {
             return;
         }
@@ -52,11 +59,13 @@ impl Parker {
             Due::Never | Due::ByHand(..) => limit,
         };
         // Relaxed: only a hint to sleep on; `finish` takes the wakers' news.
-        while self.state.load(Ordering::Relaxed) == PARKED {
+        loop {
+            let state = self.state.load(Ordering::Relaxed);
             match deadline {
-                None => self.state.wait(PARKED),
+                _ if state == AWAKE => return,
+                None => self.state.wait(state),
                 Some(deadline) if time::now() >= deadline => return,
-                Some(deadline) => self.state.wait_until(PARKED, deadline),
+                Some(deadline) => self.state.wait_until(state, deadline),
             }
         }
     }
@@ -83,7 +92,7 @@ impl Parker {
     /// one syscall if it slept.
     pub fn wake(&self) {
         // AcqRel (SLEEP): Release hands over what was stored before.
-        if self.state.swap(AWAKE, Ordering::AcqRel) == PARKED {
+        if self.state.swap(AWAKE, Ordering::AcqRel) != AWAKE {
             self.state.wake_one();
         }
     }

@@ -18,6 +18,7 @@
 //! It is a count and not a bit: the workers take it back themselves, so that a publisher that is stopped between U and the wake
 //! does not keep the next one from waking. The read-modify-writes must change the value: a compiler may delete one that does not.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crate::backoff::Spin;
@@ -57,7 +58,7 @@ impl<S> Sequencer<S> {
         if self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED != 0 {
             self.lock_slow();
         }
-        Guard { sequencer: self, unlocked: false }
+        Guard { sequencer: self, unlocked: false, state: PhantomData }
     }
 
     /// Enters if nobody is inside. One read-modify-write.
@@ -65,7 +66,7 @@ impl<S> Sequencer<S> {
     pub fn try_lock(&self) -> Option<Guard<'_, S>> {
         // Acquire (LOCK).
         let free = self.word.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0;
-        free.then(|| Guard { sequencer: self, unlocked: false })
+        free.then(|| Guard { sequencer: self, unlocked: false, state: PhantomData })
     }
 
     #[cold]
@@ -127,6 +128,8 @@ impl<S> Sequencer<S> {
 pub struct Guard<'a, S> {
     sequencer: &'a Sequencer<S>,
     unlocked: bool,
+    /// It derefs to the state, so it is `Sync` only if that is; the sequencer always is.
+    state: PhantomData<&'a mut S>,
 }
 
 impl<'a, S> Guard<'a, S> {
@@ -141,7 +144,7 @@ impl<'a, S> Guard<'a, S> {
     #[inline]
     pub fn open(&mut self) -> (&mut S, Key<'_>) {
         let owner = self.sequencer.address();
-        (self.deref_mut(), Key { owner, _guard: std::marker::PhantomData })
+        (self.deref_mut(), Key { owner, _guard: PhantomData })
     }
 }
 
@@ -192,7 +195,7 @@ impl<S> Sequencer<S> {
 #[derive(Debug)]
 pub struct Key<'g> {
     owner: usize,
-    _guard: std::marker::PhantomData<&'g mut ()>,
+    _guard: PhantomData<&'g mut ()>,
 }
 
 /// A value that lives outside the sequencer's state but is reached under its lock only.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::config::IntoOutcome;
+use crate::config::{IntoOutcome, ThreadStart};
 use crate::control::{STARTED, STOP};
 use crate::message::Message;
 use crate::panics::{contain, drop_contained};
@@ -22,8 +22,26 @@ pub fn on_worker_thread() -> bool {
     IS_WORKER.try_with(Cell::get).unwrap_or(true)
 }
 
+/// Calls `f`, foreign code on behalf of a subscription, as if this thread were its worker: in a receiver's call it is.
+pub fn as_worker<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = IS_WORKER.try_with(|flag| flag.set(self.0));
+        }
+    }
+    let _restore = Restore(IS_WORKER.try_with(|flag| flag.replace(true)).unwrap_or(true));
+    f()
+}
+
 /// Starts the worker's thread. It waits until the subscription starts, or is stopped.
-pub fn spawn<T, R, H>(core: &Arc<Core<T>>, cursor: Cursor, mode: Mode<T>, handler: H) -> std::io::Result<()>
+pub fn spawn<T, R, H>(
+    core: &Arc<Core<T>>,
+    cursor: Cursor,
+    mode: Mode<T>,
+    start: Option<ThreadStart>,
+    handler: H,
+) -> std::io::Result<()>
 where
     T: Clone + Send + 'static,
     R: IntoOutcome,
@@ -37,14 +55,14 @@ where
     let its = core.clone();
     let thread = thread::spawn(&thread_name(&name), settings.pin_to_core, move || {
         IS_WORKER.with(|is_worker| is_worker.set(true));
-        run(its, cursor, mode, handler);
+        run(its, cursor, mode, start, handler);
     })?;
     core.set_thread(thread);
     Ok(())
 }
 
 /// What the system keeps of a thread's name: 15 bytes, no NUL.
-fn thread_name(name: &str) -> String {
+pub fn thread_name(name: &str) -> String {
     let mut kept = String::new();
     for c in name.chars().filter(|c| *c != '\0') {
         if kept.len() + c.len_utf8() > 15 {
@@ -55,15 +73,17 @@ fn thread_name(name: &str) -> String {
     kept
 }
 
-fn run<T, R, H>(core: Arc<Core<T>>, cursor: Cursor, mode: Mode<T>, mut handler: H)
+fn run<T, R, H>(core: Arc<Core<T>>, cursor: Cursor, mode: Mode<T>, start: Option<ThreadStart>, mut handler: H)
 where
     T: Clone + Send + 'static,
     R: IntoOutcome,
     H: FnMut(&Message<T>) -> R,
 {
     core.control.wait_for(STARTED | STOP);
-    if let Some(mut station) = Station::new(core.clone(), cursor, mode) {
-        if let Some(hook) = &core.settings.on_thread_start
+    // Contained as a whole, though it contains all foreign code piece by piece: whatever happens, the end is told, and nobody waits for ever.
+    let _ = contain(|| {
+        let Some(mut station) = Station::new(core.clone(), cursor, mode) else { return };
+        if let Some(hook) = &start
             && contain(|| hook()).is_err()
         {
             core.context.hook_panics.add();
@@ -75,9 +95,9 @@ where
         }
         core.unlist();
         station.discard();
-    }
+    });
     // The captures go before the end is told: who waits for it finds them dropped.
-    if drop_contained(handler) {
+    if drop_contained(handler) | drop_contained(start) {
         core.context.hook_panics.add();
     }
     core.finish();

@@ -81,7 +81,13 @@ impl<T: Clone + Send + 'static> BrokerBuilder<T> {
     pub fn build(self) -> Broker<T> {
         let context = Arc::new(Context::new(self.name, self.clock, self.stamps, self.hook));
         let changes = Mutex::new(Changes::default());
-        let hub = Hub { context, topics: Registry::new(), topic_limit: self.topic_limit, changes };
+        let hub = Hub {
+            context,
+            topics: Registry::new(),
+            topic_limit: self.topic_limit,
+            changes,
+            removed: Default::default(),
+        };
         Broker { hub: Arc::new(hub) }
     }
 }

@@ -6,6 +6,7 @@ mod subscribe;
 
 use std::fmt;
 
+use crate::account::Tally;
 use crate::context::Context;
 use crate::error::{PublishError, PublishErrorKind, RemoveTopicError, TopicError};
 use crate::metrics::BrokerMetrics;
@@ -32,14 +33,14 @@ pub struct Hub<T> {
     topic_limit: usize,
     /// One change of the registry at a time.
     changes: Mutex<Changes>,
+    /// Topics that have been removed, and the messages that had been published on them. Written under the lock of `changes`.
+    removed: [Tally; 2],
 }
 
 /// What changes with the registry.
 #[derive(Debug, Default)]
 struct Changes {
     incarnations: u64,
-    /// Published on topics that have been removed.
-    published: u64,
 }
 
 impl<T: Clone + Send + 'static> Broker<T> {
@@ -136,15 +137,17 @@ impl<T: Clone + Send + 'static> Broker<T> {
         self.hub.topics.all().iter().filter(|topic| self.hub.remove(&mut changes, topic).is_ok()).count()
     }
 
-    /// Its numbers, and those of its topics and subscriptions. Stops no publish.
+    /// Its numbers, and those of its topics and subscriptions. Stops no publish; waits only for a moment in which the list of subscriptions is being
+    /// changed.
     pub fn metrics(&self) -> BrokerMetrics {
-        let topics: Vec<_>;
-        let mut published;
-        {
-            let changes = self.hub.changes.lock();
-            topics = self.hub.topics.all().iter().map(|topic| topic.metrics()).collect();
-            published = changes.published;
-        }
+        let (topics, mut published) = loop {
+            let before = self.hub.removed();
+            let topics: Vec<_> = self.hub.topics.all().iter().map(|topic| topic.metrics()).collect();
+            // A topic that was removed meanwhile may have been counted twice, or not at all.
+            if self.hub.removed() == before {
+                break (topics, before.1);
+            }
+        };
         published += topics.iter().map(|topic| topic.published).sum::<u64>();
         let context = &self.hub.context;
         let (cores, mut dropped, mut payload_panics): (Vec<_>, _, _) = {
@@ -177,6 +180,7 @@ impl<T> Hub<T> {
         let mut changes = None;
         let found = match self.topics.with(name, Arc::clone) {
             Some(found) => found,
+            None if self.context.is_closed() => return Err(TopicError::Closed),
             None => {
                 name::checked(name).map_err(TopicError::InvalidName)?;
                 let changes = changes.insert(self.changes.lock());
@@ -206,10 +210,16 @@ impl<T> Hub<T> {
         Ok(topic)
     }
 
-    fn remove(&self, changes: &mut Changes, topic: &Arc<TopicCore<T>>) -> Result<(), (usize, usize)> {
+    fn removed(&self) -> (u64, u64) {
+        (self.removed[0].get(), self.removed[1].get())
+    }
+
+    /// The caller holds the lock of the changes.
+    fn remove(&self, _: &mut Changes, topic: &Arc<TopicCore<T>>) -> Result<(), (usize, usize)> {
         topic.remove()?;
-        changes.published += topic.published();
         self.topics.remove(topic.name());
+        self.removed[1].add_many(topic.published());
+        self.removed[0].add();
         Ok(())
     }
 }

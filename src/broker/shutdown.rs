@@ -46,23 +46,28 @@ impl<T: Clone + Send + 'static> Broker<T> {
     /// drain short.
     pub fn shutdown(&self, how: Shutdown) -> ShutdownReport {
         let context = &self.hub.context;
-        let cores;
-        let before: Vec<_>;
-        let first = {
+        let (cores, first) = {
             // No topic is created meanwhile: what is closed here is all there will be.
             let _changes = self.hub.changes.lock();
             for topic in self.hub.topics.all() {
                 topic.close(Closed::ShutDown);
             }
-            cores = context.cores();
-            before = cores.iter().map(|core| core.metrics()).collect();
             context.close(matches!(how, Shutdown::Discard))
         };
+        let before: Vec<_> = cores.iter().map(|core| core.metrics()).collect();
         match how {
             Shutdown::Discard => end_all(&cores, Patience::Forever),
             Shutdown::Drain { deadline } => {
                 let time = context.clock.nanos().saturating_add(nanoseconds(deadline));
-                drain_all(&cores, time);
+                let draining = cores.clone();
+                if !on_worker_thread() {
+                    drain_all(&cores, time);
+                } else if context.in_background(move || drain_all(&draining, time)).is_err() {
+                    // Without a thread to see to their order: all at once.
+                    for core in &cores {
+                        core.begin_drain(time, true);
+                    }
+                }
             }
         }
         let after: Vec<_> = cores.iter().map(|core| core.metrics()).collect();
@@ -90,12 +95,6 @@ fn end_all<T>(cores: &[Arc<Core<T>>], patience: Patience) {
 /// Drains all: those that no dead letters of others can reach first, then those that these fed, and so on; what feeds itself in a circle at last.
 fn drain_all<T>(cores: &[Arc<Core<T>>], time: u64) {
     let mut left: BTreeMap<u64, &Arc<Core<T>>> = cores.iter().map(|core| (core.account.id.0, core)).collect();
-    if on_worker_thread() {
-        for core in left.values() {
-            core.begin_drain(time, true);
-        }
-        return;
-    }
     while !left.is_empty() {
         let feeds = |target: &Core<T>| {
             left.values().any(|core| core.settings.dead_letter.as_ref() == Some(&target.account.filter))

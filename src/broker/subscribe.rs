@@ -62,9 +62,12 @@ impl<T: Clone + Send + 'static> Broker<T> {
         config: SubscriptionConfig,
         handler: impl FnMut(&Message<T>) -> R + Send + 'static,
     ) -> Result<Subscription<T>, SubscribeError> {
-        let parts = self.prepare(filter, config.check(false)?, Location::caller())?;
+        let mut settings = self.check(config, false)?;
+        // Its captures are the subscriber's code: they go with the worker, on whose thread they are dropped.
+        let start = settings.on_thread_start.take();
+        let parts = self.prepare(filter, settings, Location::caller())?;
         let Parts { core, producer, cursor, mode } = parts;
-        worker::spawn(&core, cursor, mode, handler).map_err(SubscribeError::Spawn)?;
+        worker::spawn(&core, cursor, mode, start, handler).map_err(SubscribeError::Spawn)?;
         if let Err(error) = self.register(&core, producer, filter) {
             core.stop();
             core.wait_for_end(Patience::Forever);
@@ -80,11 +83,15 @@ impl<T: Clone + Send + 'static> Broker<T> {
     /// [`SubscribeError`]; then nothing was created.
     #[track_caller]
     pub fn receiver(&self, filter: &str, config: SubscriptionConfig) -> Result<Receiver<T>, SubscribeError> {
-        let parts = self.prepare(filter, config.check(true)?, Location::caller())?;
+        let parts = self.prepare(filter, self.check(config, true)?, Location::caller())?;
         let Parts { core, producer, cursor, mode } = parts;
-        self.register(&core, producer, filter)?;
+        self.register(&core, producer, filter).inspect_err(|_| _ = core.stop())?;
         // `None` if a shutdown came in between: it has ended.
         Station::new(core, cursor, mode).map(Receiver::new).ok_or(SubscribeError::Closed)
+    }
+
+    fn check(&self, config: SubscriptionConfig, receiver: bool) -> Result<Settings, SubscribeError> {
+        if self.hub.context.is_closed() { Err(SubscribeError::Closed) } else { config.check(receiver) }
     }
 
     /// Everything that needs memory and no thread.

@@ -31,6 +31,7 @@ mod word;
 
 use std::collections::TryReserveError;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
 use crossbeam_utils::CachePadded;
@@ -109,6 +110,8 @@ pub struct Taken<V> {
     ring: Arc<Ring<V>>,
     slot: u32,
     tag: u64,
+    /// It derefs to its payload, so it is `Sync` only if that is; the ring always is.
+    payload: PhantomData<V>,
 }
 
 /// A ring of exactly `capacity` messages, its producer, a cursor at its start, and `spares` spare slots. With `tagged`, there is a
@@ -262,7 +265,7 @@ impl<V> Spare<V> {
         self.ring.taken.store(taken.wrapping_add(1), Ordering::Release);
         // Relaxed: written before the word that we have read with Acquire, and not again while the slot is ours.
         let tag = if tagged { self.ring.tags[slot as usize].load(Ordering::Relaxed) } else { 0 };
-        Ok(Taken { ring: self.ring, slot, tag })
+        Ok(Taken { ring: self.ring, slot, tag, payload: PhantomData })
     }
 
     #[inline(always)]
@@ -310,7 +313,7 @@ impl<V> Ring<V> {
                 // Taken in this lap by another consumer.
                 self.shape.advance(cursor);
             } else {
-                let emptied = self.shape.word(cursor, spare, 0);
+                let emptied = self.shape.with_slot(word, spare);
                 // Success: Release (RETURN) gives our spare to the producer; Acquire (PUBLISH). Failure: Relaxed, we look again.
                 if entry.compare_exchange(word, emptied, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     self.shape.advance(cursor);

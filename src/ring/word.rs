@@ -50,6 +50,13 @@ impl Shape {
         cursor.lap | u64::from(slot) << FLAG_BITS | flags
     }
 
+    /// `{ lap: that of word, slot, tagged: 0, full: 0 }`.
+    #[inline(always)]
+    pub fn with_slot(self, word: u64, slot: u32) -> u64 {
+        debug_assert!(u64::from(slot) << FLAG_BITS <= self.below);
+        word & !self.below | u64::from(slot) << FLAG_BITS
+    }
+
     /// The `slot` of `word`.
     #[inline(always)]
     pub fn slot(self, word: u64) -> u32 {

@@ -17,6 +17,7 @@ use crate::subscription::Core;
 use crate::sync::time::{self, Instant};
 use crate::sync::weak::{Arc, Weak};
 use crate::topic::TopicCore;
+use crate::worker::as_worker;
 
 /// The one owner of a subscription's cursor, spare slot and pending table.
 pub struct Station<T> {
@@ -102,14 +103,15 @@ impl<T> Station<T> {
     /// What to do next. At most once, with a message that waits: two atomic loads and one compare-and-swap.
     #[inline(always)]
     pub fn next<const PENDING: bool>(&mut self) -> Next<T> {
+        if self.hooked {
+            self.tell_of_drops();
+        }
+        // After the hook, which may have ended this very subscription.
         let flags = self.core.control.flags() & FLAGS;
         if flags & STOP != 0
             || flags & DRAIN != 0 && self.core.context.clock.nanos() >= self.core.drain_deadline()
         {
             return Next::End;
-        }
-        if self.hooked {
-            self.tell_of_drops();
         }
         if PENDING {
             return self.next_pending(flags);
@@ -145,6 +147,11 @@ impl<T> Station<T> {
         Some(age)
     }
 
+    /// Whether a hook that has just run, or anybody else, has ended the subscription.
+    fn is_stopped(&self) -> bool {
+        self.core.control.has(STOP)
+    }
+
     /// The `seq` of the message taken last, and what was evicted since `before`.
     #[inline]
     fn place(&self, before: u64) -> (u64, u64) {
@@ -162,6 +169,9 @@ impl<T> Station<T> {
         }
         if self.dropping.take().is_some() {
             self.emit(EventKind::Recovered);
+            if self.is_stopped() {
+                return Next::End;
+            }
         }
         let until = if flags & DRAIN != 0 { until.min(self.core.drain_deadline()) } else { until };
         Next::Wait(Sleep { until, stalled: false, flags })
@@ -247,7 +257,9 @@ impl<T> Station<T> {
 
     #[inline(never)]
     fn hand_out_clone(&mut self, ticket: Ticket, taken: Taken<T>) -> Option<T> {
-        let (payload, ending) = match contain(|| (self.core.context.payload.clone)(&taken)) {
+        // Like a handler: the clone may end or drain this subscription, and must not wait for itself.
+        let clone = || as_worker(|| (self.core.context.payload.clone)(&taken));
+        let (payload, ending) = match contain(clone) {
             Ok(payload) => (Some(payload), Ending::Returned(Outcome::Handled)),
             Err(panic) => (None, Ending::Panicked(panic)),
         };
@@ -278,8 +290,10 @@ impl<T> Station<T> {
             }
         }
         // See `parker` and `sequencer`: say `PARKED`, say so in the word of whoever can wake us, look again, sleep.
-        core.parker.prepare();
-        if !sleep.stalled {
+        if sleep.stalled {
+            core.parker.prepare_deaf();
+        } else {
+            core.parker.prepare();
             self.topic.add_sleeper();
         }
         let quiet =
@@ -319,6 +333,6 @@ impl<T> Station<T> {
 
     fn emit(&self, kind: EventKind) {
         let Core { account, context, .. } = &*self.core;
-        context.emit(|| Event { subscription: account.id, name: account.name.clone(), kind });
+        as_worker(|| context.emit(|| Event { subscription: account.id, name: account.name.clone(), kind }));
     }
 }

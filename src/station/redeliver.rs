@@ -36,6 +36,9 @@ impl<T> Station<T> {
                 self.core.account.worker.idle();
                 self.emit(EventKind::Recovered);
             }
+            if self.is_stopped() {
+                return Next::End;
+            }
             let free = self.schedule().free_entry().filter(|_| !full);
             let turn = self.schedule().next();
             if let Some((ticket, mark)) = turn {
@@ -53,12 +56,17 @@ impl<T> Station<T> {
             if let Some(next) = self.accept(entry, admit) {
                 return next;
             }
-            if turn.is_none() {
+            // The queue ran empty, or was overtaken by publishes: now it is the turn of the other.
+            if let Some((ticket, _)) = turn {
+                match self.deliver_again(ticket) {
+                    Some(next) => return next,
+                    None => continue,
+                }
+            } else {
                 let until = self.schedule().next_time();
                 let unsettled = self.unsettled();
                 return self.idle(flags, until, unsettled);
             }
-            // The queue ran empty, or was overtaken by publishes: now it is the other's turn.
         }
     }
 
@@ -85,6 +93,9 @@ impl<T> Station<T> {
     fn stall(&mut self, flags: u32) -> Next<T> {
         if !std::mem::replace(&mut self.stalled, true) {
             self.emit(EventKind::StalledAtPendingLimit);
+            if self.is_stopped() {
+                return Next::End;
+            }
         }
         self.core.account.worker.stalled();
         let until = self.schedule().next_time();

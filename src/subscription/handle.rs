@@ -11,6 +11,7 @@ use crate::message::{MessageId, SubscriptionId};
 use crate::metrics::SubscriptionMetrics;
 use crate::subscription::{Core, Patience};
 use crate::sync::weak::Arc;
+use crate::worker::on_worker_thread;
 
 /// A running subscription. **Dropping it unsubscribes**, without waiting for a call that runs: `let _ = broker.subscribe(..)` ends it at once. To let it
 /// go on by itself, [`detach`](Self::detach) it.
@@ -110,8 +111,10 @@ impl<T> Subscription<T> {
         let before = core.metrics();
         let time = core.context.clock.nanos().saturating_add(nanoseconds(deadline));
         core.begin_drain(time, false);
-        if !core.wait_for_end(Patience::Until(time)) && !crate::worker::on_worker_thread() {
-            core.cut_drain();
+        if on_worker_thread() {
+            (core.context.payload.drain_in_background)(core.clone(), time);
+        } else {
+            core.end_drain(time);
         }
         let metrics = core.metrics();
         DrainReport {

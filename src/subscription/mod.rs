@@ -91,10 +91,11 @@ impl<T> Core<T> {
             return;
         }
         let (edge, first_seq) = topic.attach(self, producer);
-        *slot = Some(edge);
-        drop(slot);
+        // Before the edge can be seen: a worker that finds it, if only to end, knows where its messages come from.
         let origin = Origin { name: topic.name().clone(), incarnation: topic.incarnation(), first_seq };
         let _ = self.account.origin.set(origin);
+        *slot = Some(edge);
+        drop(slot);
         self.control.raise(STARTED);
     }
 
@@ -235,7 +236,11 @@ impl<T> Core<T> {
 
     #[cold]
     fn finish_receiver(&self) {
-        if self.control.has(STOP) || self.ring.counts().depth == 0 && self.account.pending() == 0 {
+        // A message on its way from the ring to the caller has left the one count and not reached the other.
+        let (worker, counts) = (&self.account.worker, self.ring.counts());
+        let came = if self.table.is_some() { worker.accepted.get() } else { worker.delivered.get() };
+        let left = came + counts.dropped + self.account.shared.discarded_queued.get();
+        if self.control.has(STOP) || counts.pushed == left && self.account.pending() == 0 {
             self.finish();
         }
     }
@@ -286,6 +291,13 @@ impl<T> Core<T> {
             if drop_contained(payload) {
                 self.account.shared.payload_panics.add();
             }
+        }
+    }
+
+    /// Waits for the end of a drain, and cuts it at its deadline.
+    pub fn end_drain(&self, time: u64) {
+        if !self.wait_for_end(Patience::Until(time)) {
+            self.cut_drain();
         }
     }
 

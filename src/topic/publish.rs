@@ -62,7 +62,7 @@ impl<T: Clone> TopicCore<T> {
     /// Publishes one payload. `internal`: also after a shutdown, for dead letters.
     #[inline]
     pub fn publish(&self, payload: T, wait: Wait, internal: bool) -> Result<Published, (T, Refusal)> {
-        let stamp = self.stamp();
+        let stamp = self.stamp(1);
         let mut room = Room::new();
         let mut buffer = Buffer::new(&mut room, 1);
         let mut guard = match self.enter_with(&mut buffer, std::slice::from_ref(&payload), wait, internal) {
@@ -91,7 +91,7 @@ impl<T: Clone> TopicCore<T> {
 
     /// Publishes `chunk`, contiguously, and leaves it empty; or leaves it as it is.
     pub fn publish_chunk(&self, chunk: &mut Vec<T>) -> Result<PublishedBatch, Refusal> {
-        let stamp = self.stamp();
+        let mut stamp = self.stamp(chunk.len() as u64);
         let mut room = Room::new();
         let mut buffer = Buffer::new(&mut room, chunk.len());
         let mut guard = self.enter_with(&mut buffer, chunk, Wait::Yes, false)?;
@@ -106,6 +106,10 @@ impl<T: Clone> TopicCore<T> {
                     dropped += usize::from(edge.push(&mut key, value, stamp, &mut buffer));
                 }
                 dropped += usize::from(last.push(&mut key, payload, stamp, &mut buffer));
+                if self.hot.stamps == TimeStamps::Sampled {
+                    // One of the chunk is enough.
+                    stamp = 0;
+                }
             }
         }
         if guard.unlock() {
@@ -119,7 +123,8 @@ impl<T: Clone> TopicCore<T> {
     }
 
     /// Enters the sequencer with a clone of each payload for every subscription but the last, and room for what is evicted. Clones are made
-    /// outside, and again if the list has grown meanwhile: each further round means that a subscribe has succeeded.
+    /// outside, and again if the list has changed meanwhile so that they do not fit: each further round means that a subscribe or unsubscribe has
+    /// succeeded.
     #[inline(always)]
     fn enter_with<'a>(
         &'a self,
@@ -143,7 +148,8 @@ impl<T: Clone> TopicCore<T> {
                 None => {}
             }
             let listed = guard.list.len();
-            if listed <= length.max(1) {
+            // Fewer than expected is as good for one payload; the clones of several lie in the order of the list that they were made for.
+            if listed <= 1 || listed == length || listed < length && payloads.len() == 1 {
                 return Ok(guard);
             }
             length = listed;
@@ -184,12 +190,13 @@ impl<T: Clone> TopicCore<T> {
         seq
     }
 
-    /// The time stamp of a message that is about to be published, 0 for none. Before the sequencer is entered.
+    /// The time stamp of the first of `count` messages that are about to be published, 0 for none. Before the sequencer is entered.
     #[inline(always)]
-    fn stamp(&self) -> u64 {
+    fn stamp(&self, count: u64) -> u64 {
         match self.hot.stamps {
             TimeStamps::Off => 0,
-            TimeStamps::Sampled if !self.published().is_multiple_of(SAMPLING) => 0,
+            // Unless a multiple of the sampling is among their numbers.
+            TimeStamps::Sampled if self.published().wrapping_neg() % SAMPLING >= count => 0,
             _ => self.context.clock.nanos() + 1,
         }
     }
