@@ -108,9 +108,7 @@ impl<T> Station<T> {
         }
         // After the hook, which may have ended this very subscription.
         let flags = self.core.control.flags() & FLAGS;
-        if flags & STOP != 0
-            || flags & DRAIN != 0 && self.core.context.clock.nanos() >= self.core.drain_deadline()
-        {
+        if flags & (STOP | DRAIN) != 0 && self.is_over(flags) {
             return Next::End;
         }
         if PENDING {
@@ -147,6 +145,12 @@ impl<T> Station<T> {
         Some(age)
     }
 
+    /// Whether it has been stopped, or drains and its deadline has passed.
+    #[cold]
+    fn is_over(&self, flags: u32) -> bool {
+        flags & STOP != 0 || self.core.context.clock.nanos() >= self.core.drain_deadline()
+    }
+
     /// Whether a hook that has just run, or anybody else, has ended the subscription.
     fn is_stopped(&self) -> bool {
         self.core.control.has(STOP)
@@ -160,6 +164,7 @@ impl<T> Station<T> {
     }
 
     /// Nothing to deliver: the end, if this was to be the last, else how to wait.
+    #[inline(never)]
     fn idle(&mut self, flags: u32, until: u64, pending: usize) -> Next<T> {
         let closing = flags & DRAIN != 0
             || flags & ORPHANED != 0 && (flags & DETACHED != 0 || self.core.settings.receiver);
@@ -320,6 +325,7 @@ impl<T> Station<T> {
     }
 
     /// Tells the hook when drops begin.
+    #[inline(never)]
     fn tell_of_drops(&mut self) {
         let dropped = self.core.ring.dropped();
         if dropped != self.seen_dropped {
