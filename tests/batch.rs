@@ -10,6 +10,10 @@ mod support;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     thread,
 };
 
@@ -213,4 +217,112 @@ fn an_iterator_without_end_stops_when_the_broker_closes() {
         assert_eq!(error.published.count as u64, broker.metrics().published);
         assert_eq!(error.unsent.first().copied(), Some(error.published.count as u64));
     });
+}
+
+type Act = Box<dyn FnOnce() + Send>;
+
+/// A payload of which the clone of a given number changes the list of subscriptions.
+struct Meddler {
+    value: u64,
+    until: Arc<Mutex<(usize, Option<Act>)>>,
+}
+
+impl Clone for Meddler {
+    fn clone(&self) -> Self {
+        let act = {
+            let (left, act) = &mut *self.until.lock().unwrap();
+            *left = left.saturating_sub(1);
+            if *left == 0 { act.take() } else { None }
+        };
+        if let Some(act) = act {
+            act();
+        }
+        Self { value: self.value, until: self.until.clone() }
+    }
+}
+
+#[test]
+fn payloads_keep_their_numbers_though_a_clone_changes_the_list() {
+    // Three subscriptions take sixteen clones of eight payloads.
+    for clone in 1..=16 {
+        for (leaves, joins) in [(1, 0), (2, 0), (3, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 1)] {
+            for leaver in 0..=3 - leaves {
+                let broker = Broker::<Meddler>::new();
+                let receiver = |broker: &Broker<Meddler>| broker.receiver("t", config(64)).unwrap();
+                let receivers = Arc::new(Mutex::new(Vec::from_iter((0..3).map(|_| receiver(&broker)))));
+                let act: Act = {
+                    let (broker, receivers) = (broker.clone(), receivers.clone());
+                    Box::new(move || {
+                        let mut receivers = receivers.lock().unwrap();
+                        receivers.drain(leaver..leaver + leaves);
+                        receivers.extend((0..joins).map(|_| receiver(&broker)));
+                    })
+                };
+                let until = Arc::new(Mutex::new((clone, Some(act))));
+                let payloads = (0..8).map(|value| Meddler { value, until: until.clone() });
+                let sent = broker.topic("t").unwrap().publish_batch(payloads).unwrap();
+                assert!(until.lock().unwrap().1.is_none(), "the list has changed");
+                let mut receivers = receivers.lock().unwrap();
+                assert_eq!((sent.count, sent.delivered_to), (8, 8 * (3 - leaves + joins)));
+                for receiver in receivers.iter_mut() {
+                    let got = std::iter::from_fn(|| receiver.try_recv().ok());
+                    let got: Vec<_> = got.map(|message| (message.seq(), message.value)).collect();
+                    let all: Vec<_> = (0..8).map(|seq| (seq, seq)).collect();
+                    assert_eq!(got, all, "at clone {clone}: {leaves} leave from {leaver}, {joins} join");
+                    conserved(&receiver.metrics());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn payloads_keep_their_numbers_while_subscriptions_come_and_go() {
+    watchdog(LIMIT, || {
+        let broker = Broker::<String>::new();
+        let topic = broker.topic("t").unwrap();
+        let mut receiver = broker.receiver("t", config(8)).unwrap();
+        let _second = broker.receiver("t", config(1)).unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    drop(broker.receiver("t", config(4)).unwrap());
+                }
+            });
+            let mut wrong = Vec::new();
+            for first in (0..scale(500_000)).map(|batch| batch * 8) {
+                topic.publish_batch((first..first + 8).map(|value| value.to_string())).unwrap();
+                let got = std::iter::from_fn(|| receiver.try_recv().ok());
+                wrong.extend(
+                    got.filter(|message| message.seq().to_string() != **message).map(|message| message.seq()),
+                );
+            }
+            done.store(true, SeqCst);
+            assert!(wrong.is_empty(), "the payloads of others at {wrong:?}");
+        });
+        conserved(&receiver.metrics());
+    });
+}
+
+#[test]
+fn an_iterator_that_has_ended_is_not_asked_again() {
+    struct Once {
+        left: u64,
+        ended: bool,
+    }
+    impl Iterator for Once {
+        type Item = u64;
+        fn next(&mut self) -> Option<u64> {
+            assert!(!self.ended, "asked again after its end");
+            self.ended = self.left == 0;
+            self.left = self.left.checked_sub(1)?;
+            Some(self.left)
+        }
+    }
+    let broker = Broker::new();
+    let topic = broker.topic("t").unwrap();
+    for left in [0, 1, 31, 32, 33, 63, 64, 65] {
+        assert_eq!(topic.publish_batch(Once { left, ended: false }).unwrap().count as u64, left);
+    }
 }

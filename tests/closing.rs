@@ -479,3 +479,18 @@ fn shutdowns_and_drains_at_once_all_return() {
         }
     });
 }
+
+#[test]
+fn after_shutdown_closed_comes_before_any_fault_of_the_arguments() {
+    let broker = Broker::<u64>::new();
+    broker.shutdown(Shutdown::Discard);
+    let error = broker.publish("a..b", 7).unwrap_err();
+    assert_eq!(*error.kind(), PublishErrorKind::Closed);
+    assert_eq!(error.into_payload(), 7);
+    assert!(matches!(broker.topic("a..b"), Err(TopicError::Closed)));
+    let (once, least) = (SubscriptionConfig::at_most_once, SubscriptionConfig::at_least_once);
+    for (filter, config) in [("", once(1)), ("t", once(0)), ("t", least(1).dead_letter("t"))] {
+        assert!(matches!(broker.subscribe(filter, config.clone(), |_| ()), Err(SubscribeError::Closed)));
+        assert!(matches!(broker.receiver(filter, config), Err(SubscribeError::Closed)));
+    }
+}

@@ -278,3 +278,30 @@ fn events_of_dropping_are_coalesced() {
         );
     });
 }
+
+#[test]
+fn one_message_in_64_has_an_age_however_they_are_published() {
+    const MESSAGES: u64 = 6_400;
+    for batch in [1, 2, 3, 10, 31, 32, 33, 63, 64, 65, 100, MESSAGES] {
+        for before in [0, 1, 5, 33, 63] {
+            let broker = Broker::<u64>::new();
+            let topic = broker.topic("t").unwrap();
+            for value in 0..before {
+                topic.publish(value).unwrap();
+            }
+            let mut receiver = broker.receiver("t", config(2 * MESSAGES as usize)).unwrap();
+            let batches = MESSAGES.div_ceil(batch);
+            for _ in 0..batches {
+                assert_eq!(topic.publish_batch(0..batch).unwrap().count as u64, batch);
+            }
+            let got = std::iter::from_fn(|| receiver.try_recv().ok());
+            let stamped = got.filter(|message| message.age().is_some()).count() as u64;
+            let expected = batches * batch / 64;
+            assert!(
+                stamped.abs_diff(expected) <= 1,
+                "{stamped} instead of {expected} in batches of {batch} after {before}"
+            );
+            assert_eq!(receiver.metrics().age.unwrap().count, stamped);
+        }
+    }
+}

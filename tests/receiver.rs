@@ -12,6 +12,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -227,4 +228,24 @@ fn a_receiver_needs_no_start_hook_and_checks_its_filter() {
     assert!(matches!(broker.receiver("", config(1)), Err(SubscribeError::InvalidFilter(_))));
     assert!(matches!(broker.receiver("a..b", config(1)), Err(SubscribeError::InvalidFilter(_))));
     assert!(broker.topics().is_empty());
+}
+
+#[test]
+fn messages_print_for_debugging_whatever_their_payload() {
+    /// It has no `Debug`.
+    #[derive(Clone)]
+    struct Mute;
+    watchdog(LIMIT, || {
+        let broker = Broker::new();
+        let (send, printed) = mpsc::channel();
+        let mut receiver = broker.receiver("orders", config(1)).unwrap();
+        let subscription = broker
+            .subscribe("orders", config(1), move |message| send.send(format!("{message:?}")).unwrap())
+            .unwrap();
+        broker.publish("orders", Mute).unwrap();
+        for text in [printed.recv().unwrap(), format!("{:?}", receiver.recv().unwrap())] {
+            assert!(text.contains("orders"), "{text}");
+        }
+        conserved(&subscription.unsubscribe());
+    });
 }

@@ -9,9 +9,19 @@
 
 mod support;
 
-use std::{collections::HashSet, process::Command, sync::mpsc, thread, time::Duration};
+use std::{
+    collections::HashSet,
+    panic::resume_unwind,
+    process::Command,
+    sync::{
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
-use fanout::{Broker, Message, SubscribeError, SubscriptionConfig};
+use fanout::{Broker, Message, SubscribeError, Subscription, SubscriptionConfig, SubscriptionState};
 use support::{LIMIT, conserved, process, scale, serial, wait_until, watchdog};
 
 fn config(capacity: usize) -> SubscriptionConfig {
@@ -233,4 +243,86 @@ fn subscribe_without_room_for_a_stack() {
     assert_eq!(broker.publish("t", 0).unwrap().delivered_to, 1);
     wait_until(|| subscription.metrics().delivered == 1);
     conserved(&subscription.unsubscribe());
+}
+
+/// Tells which thread drops it, and panics then if asked to.
+struct Captured {
+    dropped: mpsc::Sender<thread::ThreadId>,
+    panics: bool,
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        self.dropped.send(thread::current().id()).unwrap();
+        if self.panics {
+            resume_unwind(Box::new("captured"));
+        }
+    }
+}
+
+#[test]
+fn what_a_start_hook_captured_is_dropped_on_the_workers_thread_before_the_end_is_told() {
+    let _turn = serial();
+    watchdog(LIMIT, || {
+        let broker = Broker::<u64>::new();
+        let topic = broker.topic("t").unwrap();
+        let (done, mut droppers) = (AtomicBool::new(false), Vec::new());
+        thread::scope(|scope| {
+            // Whoever publishes holds the list of subscriptions, but nothing of theirs.
+            let publisher = scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    topic.publish(0).unwrap();
+                }
+            });
+            for round in 0..scale(20_000) {
+                let (dropped, drops) = mpsc::channel();
+                let captured = Captured { dropped, panics: false };
+                let hook = move || {
+                    let _ = &captured;
+                };
+                let subscription = broker.subscribe("t", config(1).on_thread_start(hook), |_| ()).unwrap();
+                if round % 2 == 0 {
+                    wait_until(|| subscription.metrics().delivered > 0);
+                }
+                subscription.unsubscribe();
+                // Before unsubscribe has returned.
+                droppers.push(drops.try_recv().ok());
+            }
+            done.store(true, SeqCst);
+            let others = [None, Some(publisher.thread().id()), Some(thread::current().id())];
+            assert!(droppers.iter().all(|by| !others.contains(by)), "{droppers:?}, but none of {others:?}");
+        });
+        assert_eq!(broker.metrics().hook_panics, 0);
+    });
+}
+
+#[test]
+fn what_a_start_hook_captured_may_panic_as_it_is_dropped() {
+    let _turn = serial();
+    watchdog(LIMIT, || {
+        let drain = |subscription: Subscription<u64>| subscription.drain(LIMIT).metrics;
+        let release = |subscription: Subscription<u64>| {
+            let last = subscription.handle();
+            drop(subscription);
+            wait_until(|| last.metrics().state == SubscriptionState::Ended);
+            last.metrics()
+        };
+        for end in [Subscription::unsubscribe, drain, release] {
+            let broker = Broker::<u64>::new();
+            let (dropped, drops) = mpsc::channel();
+            let captured = Captured { dropped, panics: true };
+            let hook = move || {
+                let _ = &captured;
+            };
+            let subscription = broker.subscribe("t", config(1).on_thread_start(hook), |_| ()).unwrap();
+            broker.publish("t", 0).unwrap();
+            wait_until(|| subscription.metrics().delivered == 1);
+            let last = end(subscription);
+            assert_eq!(last.state, SubscriptionState::Ended);
+            conserved(&last);
+            assert_ne!(drops.try_recv().unwrap(), thread::current().id());
+            assert_eq!(broker.metrics().hook_panics, 1);
+            broker.subscribe("t", config(1), |_| ()).unwrap().unsubscribe();
+        }
+    });
 }

@@ -1,13 +1,23 @@
 //! How much may be pending, and how often a message is tried.
 
-use std::{panic::resume_unwind, time::Duration};
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
 use fanout::{
-    AckPolicy, Event, EventKind, Message, Outcome, SubscribeError, SubscriptionConfig, SubscriptionState,
+    AckPolicy, Acker, Broker, Event, EventKind, Message, Outcome, SubscribeError, SubscriptionConfig,
+    SubscriptionState,
 };
 
 use crate::acks::{HOUR, Log, MS, NOT_PENDING, Subject, config, refusal, seen, take_all, timed};
-use crate::support::{Gate, LIMIT, conserved, wait_until, watchdog, within_bounds};
+use crate::support::{Gate, LIMIT, conserved, scale, wait_until, watchdog, within_bounds};
 
 /// Stalls and recoveries.
 fn stalls(events: &Log<Event>) -> Vec<&'static str> {
@@ -296,4 +306,32 @@ fn limits_that_make_no_sense_are_refused_by_name() {
     assert_eq!(refused(other().max_deliveries(1)), "max_deliveries");
     assert_eq!(refused(other().dead_letter("dead")), "dead_letter");
     assert!(broker.topics().is_empty(), "nothing is left behind");
+}
+
+#[test]
+fn an_ack_at_the_very_end_of_its_call_wakes_the_worker() {
+    watchdog(LIMIT, || {
+        let broker = Broker::<u64>::new();
+        let (send, ackers) = mpsc::channel::<Acker>();
+        let returned = Arc::new(AtomicU64::new(0));
+        let handler = {
+            let returned = returned.clone();
+            move |message: &Message<u64>| {
+                send.send(message.acker()).unwrap();
+                // So that the ack comes now before, now after the call's end.
+                (0..**message % 97 * 8).for_each(|_| std::hint::spin_loop());
+                returned.fetch_add(1, SeqCst);
+            }
+        };
+        let subscription = broker.subscribe("t", config(1).max_pending(1), handler).unwrap();
+        let acking = thread::spawn(move || ackers.iter().for_each(|acker| acker.ack().unwrap()));
+        for round in 1..=scale(300_000) {
+            broker.publish("t", round).unwrap();
+            wait_until(|| subscription.metrics().acked == round && returned.load(SeqCst) == round);
+        }
+        let last = subscription.unsubscribe();
+        assert_eq!((last.dropped, last.redelivered, last.discarded), (0, 0, 0));
+        conserved(&last);
+        acking.join().unwrap();
+    });
 }
