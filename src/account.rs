@@ -51,7 +51,8 @@ pub struct Account {
     pub worker: CachePadded<WorkerCounts>,
     /// Written by whoever settles or discards.
     pub shared: CachePadded<SharedCounts>,
-    pub ages: Option<Ages>,
+    /// Made for the first message with a time stamp: most of the memory of a subscription that has had none.
+    ages: OnceLock<Ages>,
     /// Known once it has started.
     pub origin: OnceLock<Origin>,
     /// The subscription itself.
@@ -179,12 +180,11 @@ impl Account {
         subscribed_at: &'static Location<'static>,
         capacity: usize,
         max_pending: usize,
-        ages: Option<Ages>,
         remote: Weak<dyn Remote>,
     ) -> Self {
         let (worker, shared) = (CachePadded::default(), CachePadded::default());
         let last = [AtomicU64::new(0), AtomicU64::new(0)];
-        let origin = OnceLock::new();
+        let (origin, ages) = (OnceLock::new(), OnceLock::new());
         Self {
             id,
             name,
@@ -296,7 +296,7 @@ impl Account {
             dead: worker.dead.get(),
             dead_letter_failures: worker.dead_letter_failures.get(),
             payload_panics: shared.payload_panics.get(),
-            age: self.ages.as_ref().and_then(Ages::summary),
+            age: self.ages.get().and_then(Ages::summary),
             oldest_queued_age: oldest_queued_age.map(Duration::from_nanos),
         }
     }
@@ -309,9 +309,7 @@ impl Account {
         }
         let now = clock.nanos();
         let age = now.saturating_sub(tag - 1);
-        if let Some(ages) = &self.ages {
-            ages.record(age);
-        }
+        self.ages.get_or_init(Ages::new).record(age);
         Some((age, now))
     }
 }

@@ -74,6 +74,33 @@ fn subscriptions_that_have_handled_messages() {
 }
 
 #[test]
+fn workers_that_wait_for_acks_and_for_the_time_of_a_redelivery() {
+    let _turn = serial();
+    watchdog(LIMIT, || {
+        let broker = Broker::<u64>::new();
+        let minute = Duration::from_secs(60);
+        let config = || SubscriptionConfig::at_least_once(8).max_pending(2).ack_timeout(minute);
+        let threads = process::threads();
+        let subscriptions: Vec<_> = (0..20)
+            .map(|nth| {
+                let config = if nth % 2 == 0 { config().max_pending(1) } else { config() };
+                broker
+                    .subscribe("t", config, move |message| match nth % 4 {
+                        3 => drop(message.nack(Some(minute))),
+                        _ => {}
+                    })
+                    .unwrap()
+            })
+            .collect();
+        broker.publish("t", 1).unwrap();
+        wait_until(|| subscriptions.iter().all(|subscription| subscription.metrics().pending == 1));
+        assert_eq!(process::threads() - threads, 20, "whoever has something due waits for it himself");
+        assert_at_rest();
+        subscriptions.into_iter().for_each(|subscription| conserved(&subscription.unsubscribe()));
+    });
+}
+
+#[test]
 fn receivers_that_wait_with_and_without_a_limit() {
     let _turn = serial();
     watchdog(LIMIT, || {

@@ -34,7 +34,13 @@ fn op(bytes: &mut Unstructured<'_>) -> Result<Op> {
         5 => Op::Ripen { by: small },
         6 => Op::Expire { suspend: number % 2 == 0 },
         7 => Op::Redeliver,
-        8 => if number % 4 == 0 { Op::Suspend { which } } else { Op::Release { which } },
+        8 => {
+            if number % 4 == 0 {
+                Op::Suspend { which }
+            } else {
+                Op::Release { which }
+            }
+        }
         _ => Op::Publish,
     })
 }

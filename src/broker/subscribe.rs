@@ -3,7 +3,6 @@
 use std::panic::Location;
 
 use crate::account::Account;
-use crate::age::Ages;
 use crate::broker::Broker;
 use crate::config::{DeliveryMode, IntoOutcome, Settings, SubscriptionConfig, TimeStamps};
 use crate::error::{SubscribeError, TopicError};
@@ -126,11 +125,10 @@ impl<T: Clone + Send + 'static> Broker<T> {
         };
         let id = unique_number();
         let name = settings.name.take().unwrap_or_else(|| format!("{filter}#{id}"));
-        let ages = tagged.then(Ages::new);
         let (filter, delivery) = (filter.to_owned(), settings.mode);
         let account = |remote| {
             let (id, name) = (SubscriptionId(id), name.into());
-            Account::new(id, name, filter, delivery, subscribed_at, capacity, max_pending, ages, remote)
+            Account::new(id, name, filter, delivery, subscribed_at, capacity, max_pending, remote)
         };
         let core = Core::new(account, settings, producer.ring().clone(), table, context.clone());
         Ok(Parts { core, producer, cursor, mode })

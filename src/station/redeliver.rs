@@ -1,6 +1,9 @@
 //! At-least-once, seen from the consuming end: taking into the pending table, putting back, delivering again, giving up.
 //!
 //! The table (shared with ackers) decides who settles a message; the schedule (this side's own) says which comes next.
+//!
+//! There is no timer thread: a worker (or a receiver's call) that has an ack timeout or a delay running sleeps until then at most, by a timed wait on
+//! its own word. So a deadline costs no thread, no lock and no hand-over, and nobody wakes for somebody else's.
 
 use super::{Ending, Mode, Next, Sleep, Station};
 use crate::clock::NEVER;
