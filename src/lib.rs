@@ -76,6 +76,7 @@ pub mod __loom {
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod __fuzz {
+    pub use crate::pending::{Verdict, model as pending};
     pub use crate::redelivery::model as schedule;
     pub use crate::ring::model as ring;
 }

@@ -13,6 +13,11 @@
 //! note that it is about to sleep, so one of them is first. If the push is, the owner finds it when it looks again; if the note is, the pusher
 //! reads it and wakes the owner.
 
+#[cfg(any(all(test, not(loom)), fuzzing))]
+pub mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use crate::clock::NEVER;
 use crate::error::AckError;
 use crate::ring::{Cursor, Spare, Taken};
