@@ -85,9 +85,10 @@ fn workers_that_wait_for_acks_and_for_the_time_of_a_redelivery() {
             .map(|nth| {
                 let config = if nth % 2 == 0 { config().max_pending(1) } else { config() };
                 broker
-                    .subscribe("t", config, move |message| match nth % 4 {
-                        3 => drop(message.nack(Some(minute))),
-                        _ => {}
+                    .subscribe("t", config, move |message| {
+                        if nth % 4 == 3 {
+                            message.nack(Some(minute)).unwrap();
+                        }
                     })
                     .unwrap()
             })
