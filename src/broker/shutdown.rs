@@ -56,7 +56,7 @@ impl<T: Clone + Send + 'static> Broker<T> {
         };
         let before: Vec<_> = cores.iter().map(|core| core.metrics()).collect();
         match how {
-            Shutdown::Discard => end_all(&cores, Patience::Forever),
+            Shutdown::Discard => end_all(&cores),
             Shutdown::Drain { deadline } => {
                 let time = context.clock.nanos().saturating_add(nanoseconds(deadline));
                 let draining = cores.clone();
@@ -83,12 +83,12 @@ impl<T: Clone + Send + 'static> Broker<T> {
     }
 }
 
-fn end_all<T>(cores: &[Arc<Core<T>>], patience: Patience) {
+fn end_all<T>(cores: &[Arc<Core<T>>]) {
     for core in cores {
         core.stop();
     }
     for core in cores {
-        core.wait_for_end(patience);
+        core.wait_for_end(Patience::Forever);
     }
 }
 

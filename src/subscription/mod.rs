@@ -266,18 +266,15 @@ impl<T> Core<T> {
     /// Discards and counts what is queued, and what is pending without a call. By any thread, once the list has been left.
     pub fn discard(&self) {
         let shared = &self.account.shared;
-        let discarded = |panicked: bool| {
-            if panicked {
-                shared.payload_panics.add();
-            }
-        };
         if self.ring.counts().depth > 0 {
             self.reclaim();
         }
         if let Some(table) = &self.table {
             table.discard_all(|panicked| {
                 shared.discarded_pending.add();
-                discarded(panicked);
+                if panicked {
+                    shared.payload_panics.add();
+                }
             });
         }
     }
